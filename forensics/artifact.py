@@ -1,0 +1,259 @@
+"""What a format sees of an artifact (`Head`, `Source`) and where it puts what it found (`Sink`).
+
+A format never learns about the case: it hands Arrow tables (or DuckDB relations) to the sink, whose columns are
+those of `schema.sql` except that
+
+* `artifact_id` and `rank` are left out, `proc_id` is `proc`: the number given to `Sink.proc` (default 0),
+* texts are texts: `name` where the table has `name_id`, `shapes` for `shapes_id`, and so on; the case interns them,
+* `stack_id` is the id that `Stacks.add` returned; the frames follow in one `emit("stack", stacks.table())`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import lzma
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import pyarrow as pa
+
+HEAD_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Head:
+    """The beginning of an artifact, decompressed, for recognising it by content."""
+
+    name: str  # path relative to the analyzed folder, "/" separated; a hint only
+    data: bytes  # up to HEAD_BYTES
+    whole: bool  # data is all of it
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", errors="replace")
+
+
+@dataclass
+class Source:
+    """One artifact on disk. Compressed content is opened in place; damage is kept, not raised."""
+
+    path: Path
+    name: str
+    sha256: str = ""
+    threads: int = 2
+    damage: str | None = field(default=None, init=False)
+
+    def open(self) -> BinaryIO:
+        """Decompressed content from its first byte. Where compression is cut, the stream ends and `damage` says so."""
+        return io.BufferedReader(_Decompressed(self), buffer_size=1 << 20)
+
+    def head(self, size: int = HEAD_BYTES) -> Head:
+        with self.open() as stream:
+            data = stream.read(size + 1)
+        return Head(self.name, data[:size], len(data) <= size)
+
+
+class _Decompressed(io.RawIOBase):
+    """gzip, zstd, xz or plain bytes; ends early, with a note on the source, where the compressed data is damaged."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._file = source.path.open("rb")
+        magic = self._file.read(6)
+        self._file.seek(0)
+        self._reader = _reader_for(magic, self._file)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._reader.read(len(buffer))
+        except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, RuntimeError) as error:
+            self._note(error)
+            return 0
+        except Exception as error:  # isal and zstandard raise types of their own, all derived from Exception only
+            if type(error).__module__.split(".")[0] not in {"isal", "zstandard", "isal_zlib", "zstd"}:
+                raise
+            self._note(error)
+            return 0
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _note(self, error: Exception) -> None:
+        self._source.damage = f"compressed data ends early or is damaged ({error})"
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _reader_for(magic: bytes, file: BinaryIO) -> Any:
+    if magic.startswith(b"\x1f\x8b"):
+        from isal import igzip
+
+        return igzip.IGzipFile(fileobj=file, mode="rb")
+    if magic.startswith(b"\x28\xb5\x2f\xfd"):
+        import zstandard
+
+        return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    if magic.startswith(b"\xfd7zXZ\x00"):
+        return lzma.LZMAFile(file)
+    return file
+
+
+@dataclass(frozen=True)
+class Frame:
+    function: str
+    file: str | None = None
+    line: int | None = None
+
+
+def is_user_file(file: str | None) -> bool:
+    """Whether a frame's file is the job's own code rather than a library's or the interpreter's."""
+    if not file or file.startswith("<"):
+        return False
+    lowered = file.replace("\\", "/").lower()
+    if any(part in lowered for part in ("site-packages/", "dist-packages/", "/lib/python3", "<frozen", ".so", ".cpp")):
+        return False
+    libraries = ("torch", "transformers", "deepspeed", "accelerate", "pytorch_lightning", "lightning", "numpy", "vllm")
+    return not any(f"/{name}/" in lowered or lowered.startswith(f"{name}/") for name in libraries)
+
+
+class Stacks:
+    """Interns call stacks as a tree whose ids follow from the frames alone."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[int | None, int, Frame, int | None]] = {}
+        self._known: dict[tuple[int | None, Frame], int] = {}
+
+    def add(self, frames: Iterable[Frame]) -> int | None:
+        """Id of a stack given outermost frame first; None for no frames."""
+        node: int | None = None
+        user: int | None = None
+        for depth, frame in enumerate(frames):
+            key = (node, frame)
+            known = self._known.get(key)
+            if known is None:
+                text = f"{node}\0{frame.function}\0{frame.file}\0{frame.line}"
+                digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8)
+                known = int.from_bytes(digest.digest(), "big")
+                self._known[key] = known
+                inner_user = known if is_user_file(frame.file) else user
+                self._rows[known] = (node, depth, frame, inner_user)
+            node = known
+            user = self._rows[known][3]
+        return node
+
+    def table(self) -> pa.Table:
+        """Columns id, parent_id, depth, function, file, line, user_stack_id: emit it as "stack"."""
+        rows = self._rows
+        return pa.table(
+            {
+                "id": pa.array(list(rows), pa.uint64()),
+                "parent_id": pa.array([r[0] for r in rows.values()], pa.uint64()),
+                "depth": pa.array([r[1] for r in rows.values()], pa.int32()),
+                "function": pa.array([r[2].function for r in rows.values()], pa.string()),
+                "file": pa.array([r[2].file for r in rows.values()], pa.string()),
+                "line": pa.array([r[2].line for r in rows.values()], pa.int32()),
+                "user_stack_id": pa.array([r[3] for r in rows.values()], pa.uint64()),
+            }
+        )
+
+
+class Sink(Protocol):
+    """Where a format puts what it found. Everything is kept in the order given."""
+
+    def emit(self, table: str, data: Any) -> None:
+        """Adds rows to a table of `schema.sql`. `data`: pyarrow Table or RecordBatch, or a DuckDB relation.
+
+        Columns may be left out (they become NULL, `proc` becomes 0); an unknown column or table raises ValueError.
+        """
+
+    def proc(
+        self,
+        number: int = 0,
+        *,
+        rank: int | None = None,
+        rank_origin: str = "none",
+        local_rank: int | None = None,
+        world_size: int | None = None,
+        host: str | None = None,
+        pid: int | None = None,
+        device: int | None = None,
+        attempt: int | None = None,
+        exit_code: int | None = None,
+        signal: int | None = None,
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> None:
+        """Says what is known of process `number` of this artifact; later calls add to earlier ones.
+
+        Processes that are not described take rank, host and attempt from the file's name and folder.
+        """
+
+    def cover(
+        self,
+        capability: str,
+        *,
+        proc: int = 0,
+        job: bool = False,
+        complete: bool = True,
+        n_read: int = 0,
+        n_kept: int = 0,
+        from_ns: int | None = None,
+        to_ns: int | None = None,
+    ) -> None:
+        """Declares what this evidence can support (names in `states.CAPABILITIES`); `job`: of no one process."""
+
+    def warn(
+        self, code: str, message: str, hides: str, *, byte: int | None = None, line: int | None = None
+    ) -> None:
+        """Records what could not be read and which questions that leaves open."""
+
+    def fact(
+        self,
+        key: str,
+        value: str,
+        *,
+        scope: str,
+        line: int | None = None,
+        number: float | None = None,
+        proc: int | None = None,
+    ) -> None:
+        """Records one setting or version; `proc` None means the job or host as a whole."""
+
+    def clock(self, kind: str, *, error_ns: int | None = None) -> None:
+        """Says which clock the artifact's times follow: epoch, local, boot, relative or none (the default)."""
+
+    def damaged(self, quality: str, *, byte: int | None = None, lost_bytes: int | None = None) -> None:
+        """Sets the artifact's quality: repaired, partial or failed. Without a call it is complete."""
+
+
+class Format(Protocol):
+    """A module in `forensics/formats/`. Its name is the format's name."""
+
+    __name__: str
+    VERSION: int  # raised whenever `load` gives other rows, so that cached rows are not reused
+    TITLE: str  # one line for `forensics formats`
+    PROVIDES: Sequence[str]  # capabilities that it may declare
+
+    def recognise(self, head: Head) -> int:
+        """0 when the content is not of this format, else how sure it is (1 to 100); the surest format loads it."""
+
+    def load(self, source: Source, sink: Sink) -> None:
+        """Loads the artifact. Raises ArtifactError when nothing (more) can be read; what was emitted is kept."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in an artifact something is: at most one of line, byte and row is needed to find it again."""
+
+    line: int | None = None
+    byte: int | None = None
+    row: int | None = None
+    text: str | None = None  # the content found there, shortened

@@ -1,0 +1,50 @@
+"""The errors that this package raises, as one tree.
+
+    ForensicsError
+    ├── ArtifactError        an artifact cannot be read as the format it looks like
+    │   ├── Truncated        it ends too early (what came before was handed over)
+    │   └── Untrusted        it asks for something that reading must never do, or exceeds a bound
+    ├── RuleError            a rule file is malformed, or a rule failed while it ran
+    ├── CaseError            a case file cannot be built or opened
+    └── ResourceNotFound     a file that ships with the package is missing
+
+A message reads "where: what was found; what was expected; what to do". During ingest an `ArtifactError`
+becomes an `ingest_warning` row and never ends the analysis.
+"""
+
+from __future__ import annotations
+
+
+class ForensicsError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class ArtifactError(ForensicsError):
+    """An artifact cannot be read (further) as the format it looks like.
+
+    `byte` is the offset in the decompressed artifact at which reading stopped, when known.
+    """
+
+    def __init__(self, message: str, *, byte: int | None = None) -> None:
+        super().__init__(message)
+        self.byte = byte
+
+
+class Truncated(ArtifactError):
+    """The artifact ends too early; everything before `byte` was handed over."""
+
+
+class Untrusted(ArtifactError):
+    """The artifact asks for something that reading must never do, or exceeds a bound."""
+
+
+class RuleError(ForensicsError):
+    """A rule file is malformed, or a rule failed while it ran."""
+
+
+class CaseError(ForensicsError):
+    """A case file cannot be built or opened."""
+
+
+class ResourceNotFound(ForensicsError):
+    """A file that ships with the package is missing."""

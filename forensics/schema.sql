@@ -1,0 +1,547 @@
+-- The case: one DuckDB file per investigated job. This file is the contract between formats, models, rules and
+-- the report. Units are in the names: *_ns integer nanoseconds (since the Unix epoch for ts_ns), *_bytes bytes,
+-- *_ratio 0 to 1, n_* counts. Addresses, correlations and checksums are unsigned 64-bit.
+-- Event tables start with artifact_id, row, proc_id, rank, step, ts_ns.
+
+CREATE TABLE artifact (
+    id INTEGER PRIMARY KEY,
+    path VARCHAR NOT NULL,
+    sha256 VARCHAR NOT NULL,
+    bytes BIGINT NOT NULL,
+    format VARCHAR,
+    version INTEGER,
+    quality VARCHAR NOT NULL,
+    bad_byte BIGINT,
+    lost_bytes BIGINT,
+    clock VARCHAR NOT NULL,
+    clock_offset_ns BIGINT,
+    clock_error_ns BIGINT
+);
+COMMENT ON TABLE artifact IS 'One file that the job left behind, in the order of its path';
+COMMENT ON COLUMN artifact.path IS 'Path relative to the analyzed folder; ARCHIVE!MEMBER inside an archive';
+COMMENT ON COLUMN artifact.sha256 IS 'SHA-256 of the file as it lies there (compressed), hexadecimal';
+COMMENT ON COLUMN artifact.bytes IS 'Size as it lies there, bytes';
+COMMENT ON COLUMN artifact.format IS 'Name of the format that loaded it (forensics formats); NULL when unknown';
+COMMENT ON COLUMN artifact.version IS 'Version of that format''s loader';
+COMMENT ON COLUMN artifact.quality IS 'complete | repaired (all of it, after mending) | partial (something was lost) | unknown (no format) | failed (nothing recovered) | empty';
+COMMENT ON COLUMN artifact.bad_byte IS 'First damaged position, byte offset in the decompressed content; NULL when undamaged';
+COMMENT ON COLUMN artifact.lost_bytes IS 'Bytes that could not be recovered; NULL when unknown';
+COMMENT ON COLUMN artifact.clock IS 'epoch (absolute) | local (wall time without a zone) | boot (since host boot) | relative (own origin) | none';
+COMMENT ON COLUMN artifact.clock_offset_ns IS 'Added to the artifact''s own times to give ts_ns, ns';
+COMMENT ON COLUMN artifact.clock_error_ns IS 'Half-width of the interval in which ts_ns of this artifact is right, ns; NULL when not comparable with other artifacts';
+
+CREATE TABLE ingest_warning (
+    artifact_id INTEGER NOT NULL,
+    byte BIGINT,
+    line BIGINT,
+    code VARCHAR NOT NULL,
+    message VARCHAR NOT NULL,
+    hides VARCHAR NOT NULL
+);
+COMMENT ON TABLE ingest_warning IS 'What could not be read, and what that may hide';
+COMMENT ON COLUMN ingest_warning.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN ingest_warning.byte IS 'Byte offset in the decompressed content, when known';
+COMMENT ON COLUMN ingest_warning.line IS 'Line number from 1, when known';
+COMMENT ON COLUMN ingest_warning.code IS 'Short stable name: truncated, bad-json, refused-pickle, …';
+COMMENT ON COLUMN ingest_warning.message IS 'What was found and what was expected';
+COMMENT ON COLUMN ingest_warning.hides IS 'Which questions can no longer be answered because of it';
+
+CREATE TABLE coverage (
+    artifact_id INTEGER NOT NULL,
+    proc_id INTEGER,
+    capability VARCHAR NOT NULL,
+    from_ns BIGINT,
+    to_ns BIGINT,
+    complete BOOLEAN NOT NULL,
+    n_read BIGINT NOT NULL,
+    n_kept BIGINT NOT NULL
+);
+COMMENT ON TABLE coverage IS 'What the evidence of one process over one time span can support; rules ask for capabilities';
+COMMENT ON COLUMN coverage.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN coverage.proc_id IS 'proc.id; NULL when the evidence belongs to the job as a whole';
+COMMENT ON COLUMN coverage.capability IS 'capability.name';
+COMMENT ON COLUMN coverage.from_ns IS 'Start of the covered span, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN coverage.to_ns IS 'End of the covered span, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN coverage.complete IS 'Nothing inside the span is missing';
+COMMENT ON COLUMN coverage.n_read IS 'Records read from the artifact';
+COMMENT ON COLUMN coverage.n_kept IS 'Records that became rows';
+
+CREATE TABLE capability (
+    name VARCHAR PRIMARY KEY,
+    meaning VARCHAR NOT NULL,
+    capture VARCHAR NOT NULL
+);
+COMMENT ON TABLE capability IS 'The fixed list of capabilities (states.py) and how to capture each next time';
+COMMENT ON COLUMN capability.name IS 'Name used by rules and coverage';
+COMMENT ON COLUMN capability.meaning IS 'What evidence with this capability can show';
+COMMENT ON COLUMN capability.capture IS 'Command or setting that leaves such evidence next time';
+
+CREATE TABLE proc (
+    id INTEGER PRIMARY KEY,
+    attempt INTEGER NOT NULL,
+    host VARCHAR,
+    rank INTEGER,
+    local_rank INTEGER,
+    world_size INTEGER,
+    pid BIGINT,
+    device INTEGER,
+    start_ns BIGINT,
+    end_ns BIGINT,
+    exit_code INTEGER,
+    signal INTEGER,
+    rank_origin VARCHAR NOT NULL
+);
+COMMENT ON TABLE proc IS 'One process of the job in one attempt';
+COMMENT ON COLUMN proc.attempt IS 'Life of the job between (re)starts, from 0; part of every key';
+COMMENT ON COLUMN proc.host IS 'Host name, when known';
+COMMENT ON COLUMN proc.rank IS 'Global rank; NULL when unknown';
+COMMENT ON COLUMN proc.local_rank IS 'Rank on its host; NULL when unknown';
+COMMENT ON COLUMN proc.world_size IS 'Number of ranks, when known';
+COMMENT ON COLUMN proc.pid IS 'Operating system process id; NULL when unknown';
+COMMENT ON COLUMN proc.device IS 'Index of the device it mainly used; NULL when unknown';
+COMMENT ON COLUMN proc.start_ns IS 'First time seen, ns since the epoch';
+COMMENT ON COLUMN proc.end_ns IS 'Last time seen, ns since the epoch';
+COMMENT ON COLUMN proc.exit_code IS 'Exit code, when recorded';
+COMMENT ON COLUMN proc.signal IS 'Signal that ended it, when recorded';
+COMMENT ON COLUMN proc.rank_origin IS 'Where the rank comes from: content | file-name | folder | none';
+
+CREATE TABLE step (
+    proc_id INTEGER NOT NULL,
+    step BIGINT NOT NULL,
+    start_ns BIGINT,
+    end_ns BIGINT,
+    origin VARCHAR NOT NULL
+);
+COMMENT ON TABLE step IS 'Optimizer or profiler steps of each process';
+COMMENT ON COLUMN step.step IS 'Step number as the job counts it';
+COMMENT ON COLUMN step.start_ns IS 'Start, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN step.end_ns IS 'End, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN step.origin IS 'profiler | annotation | metrics | log';
+
+CREATE TABLE fact (
+    artifact_id INTEGER NOT NULL,
+    line BIGINT,
+    proc_id INTEGER,
+    scope VARCHAR NOT NULL,
+    key VARCHAR NOT NULL,
+    value VARCHAR NOT NULL,
+    number DOUBLE
+);
+COMMENT ON TABLE fact IS 'Environment and settings: versions, variables, options, command lines';
+COMMENT ON COLUMN fact.line IS 'Line number from 1, when the artifact has lines';
+COMMENT ON COLUMN fact.scope IS 'version | variable | option | command | device | host | distributed | profiler | allocator | outcome | note';
+COMMENT ON COLUMN fact.key IS 'Name as written, package names in lower case with hyphens';
+COMMENT ON COLUMN fact.value IS 'Value as written';
+COMMENT ON COLUMN fact.number IS 'Value as a number, sizes in bytes, when it is one';
+
+CREATE TABLE string (
+    id UBIGINT PRIMARY KEY,
+    text VARCHAR NOT NULL
+);
+COMMENT ON TABLE string IS 'Every text that *_id columns refer to; ids are derived from the text, so they agree between cases';
+COMMENT ON COLUMN string.id IS 'Low 64 bits of the MD5 of the text (md5_number_lower)';
+
+CREATE TABLE stack (
+    id UBIGINT PRIMARY KEY,
+    parent_id UBIGINT,
+    depth INTEGER NOT NULL,
+    function_id UBIGINT NOT NULL,
+    file_id UBIGINT,
+    line INTEGER,
+    user_stack_id UBIGINT
+);
+COMMENT ON TABLE stack IS 'Call stacks as a tree: a row is the innermost frame, parent_id its caller';
+COMMENT ON COLUMN stack.id IS 'Derived from the frames, so that equal stacks of all artifacts are one row';
+COMMENT ON COLUMN stack.parent_id IS 'stack.id of the caller; NULL at the outermost frame';
+COMMENT ON COLUMN stack.depth IS 'Number of callers above';
+COMMENT ON COLUMN stack.function_id IS 'string.id of the function name';
+COMMENT ON COLUMN stack.file_id IS 'string.id of the file name; NULL unknown';
+COMMENT ON COLUMN stack.line IS 'Source line; NULL unknown';
+COMMENT ON COLUMN stack.user_stack_id IS 'stack.id of the innermost frame that is the job''s own code; NULL when there is none';
+
+CREATE TABLE log_event (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    line BIGINT,
+    byte BIGINT,
+    source VARCHAR NOT NULL,
+    level VARCHAR,
+    signature VARCHAR,
+    class VARCHAR,
+    role VARCHAR NOT NULL,
+    exception_id UBIGINT,
+    message_id UBIGINT,
+    stack_id UBIGINT,
+    fields JSON
+);
+COMMENT ON TABLE log_event IS 'What logs say, one row per recognised event; a line that says several things gives several rows';
+COMMENT ON COLUMN log_event.row IS 'Ordinal of the event in its artifact, from 0, in file order';
+COMMENT ON COLUMN log_event.line IS 'Line number from 1 of the decisive line';
+COMMENT ON COLUMN log_event.byte IS 'Byte offset of that line in the decompressed content';
+COMMENT ON COLUMN log_event.source IS 'Writer: python, torch, nccl, gloo, torchrun, cuda, kernel, slurm, kubernetes, glibc, trainer, deepspeed, vllm, triton, job, …';
+COMMENT ON COLUMN log_event.level IS 'debug | info | warning | error | fatal; NULL unknown';
+COMMENT ON COLUMN log_event.signature IS 'Name of the catalogue entry; NULL for an exception or error line that none names';
+COMMENT ON COLUMN log_event.class IS 'Class of the entry, dotted: mem.gpu.oom, capture.unsupported, comm.timeout, …';
+COMMENT ON COLUMN log_event.role IS 'primary (can be a root) | symptom (waits for something) | secondary (follows something) | evidence | performance | noise';
+COMMENT ON COLUMN log_event.exception_id IS 'string.id of the exception type, for events out of a traceback';
+COMMENT ON COLUMN log_event.message_id IS 'string.id of the message text';
+COMMENT ON COLUMN log_event.stack_id IS 'stack.id of the traceback''s innermost frame';
+COMMENT ON COLUMN log_event.fields IS 'Values that the signature extracts; sizes as *_bytes in bytes, times as *_ms or *_ns';
+
+CREATE TABLE sample (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    line BIGINT,
+    source VARCHAR NOT NULL,
+    name_id UBIGINT NOT NULL,
+    entity_id UBIGINT,
+    device INTEGER,
+    unit VARCHAR,
+    value DOUBLE NOT NULL
+);
+COMMENT ON TABLE sample IS 'Step metrics, host and GPU samples, counters and gauges, one value a row';
+COMMENT ON COLUMN sample.line IS 'Line number from 1, when the artifact has lines';
+COMMENT ON COLUMN sample.source IS 'metrics | log | trace | nvidia-smi | host | gauge';
+COMMENT ON COLUMN sample.name_id IS 'string.id of the metric''s name; training names are normalised: loss, grad_norm, learning_rate, loss_scale, epoch';
+COMMENT ON COLUMN sample.entity_id IS 'string.id of what was measured (a process, a parameter, a request); NULL for the job';
+COMMENT ON COLUMN sample.device IS 'Device index; NULL when none';
+COMMENT ON COLUMN sample.unit IS 'Unit of value; NULL for plain numbers';
+COMMENT ON COLUMN sample.value IS 'The value; NaN and infinities are kept as such';
+
+CREATE TABLE slice (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    kind VARCHAR NOT NULL,
+    name_id UBIGINT NOT NULL,
+    thread BIGINT,
+    device INTEGER,
+    stream BIGINT,
+    dur_ns BIGINT,
+    correlation UBIGINT,
+    return_code INTEGER,
+    bytes BIGINT,
+    sequence BIGINT,
+    parent_row BIGINT,
+    launch_row BIGINT,
+    forward_row BIGINT,
+    graph_id BIGINT,
+    request_id UBIGINT,
+    shapes_id UBIGINT,
+    stack_id UBIGINT
+);
+COMMENT ON TABLE slice IS 'Timed work out of traces: operators, kernels, copies, runtime calls, annotations, spans';
+COMMENT ON COLUMN slice.row IS 'Index of the event in its artifact (traceEvents[row] in a Kineto trace)';
+COMMENT ON COLUMN slice.kind IS 'cpu_op | kernel | memcpy | memset | runtime | driver | annotation | gpu_annotation | python_function | sync | overhead | instant | span, or the trace''s own category';
+COMMENT ON COLUMN slice.name_id IS 'string.id of the name';
+COMMENT ON COLUMN slice.thread IS 'Thread id of host work; NULL for device work';
+COMMENT ON COLUMN slice.device IS 'Device index of device work';
+COMMENT ON COLUMN slice.stream IS 'Stream of device work, and the stream that a sync waits for';
+COMMENT ON COLUMN slice.dur_ns IS 'Duration, ns; NULL for an instant or unfinished work';
+COMMENT ON COLUMN slice.correlation IS 'Links a runtime call to the device work it started';
+COMMENT ON COLUMN slice.return_code IS 'CUDA result of a runtime call; NULL where the recorder does not keep it (Kineto never does)';
+COMMENT ON COLUMN slice.bytes IS 'Bytes moved by a copy or fill';
+COMMENT ON COLUMN slice.sequence IS 'Autograd sequence number';
+COMMENT ON COLUMN slice.parent_row IS 'row of the enclosing slice on the same thread';
+COMMENT ON COLUMN slice.launch_row IS 'row of the runtime call that started this device work';
+COMMENT ON COLUMN slice.forward_row IS 'row of the forward operator of this backward operator';
+COMMENT ON COLUMN slice.graph_id IS 'CUDA graph that launched it; NULL outside graphs';
+COMMENT ON COLUMN slice.request_id IS 'string.id of the serving request or trace id';
+COMMENT ON COLUMN slice.shapes_id IS 'string.id of the input shapes as JSON';
+COMMENT ON COLUMN slice.stack_id IS 'stack.id';
+
+CREATE TABLE memory_event (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    device INTEGER,
+    stream UBIGINT,
+    pool_id VARCHAR,
+    action VARCHAR NOT NULL,
+    addr UBIGINT,
+    size_bytes BIGINT,
+    device_free_bytes BIGINT,
+    stack_id UBIGINT
+);
+COMMENT ON TABLE memory_event IS 'Allocator events in recorded order';
+COMMENT ON COLUMN memory_event.row IS 'Ordinal over all devices of the artifact, devices in order';
+COMMENT ON COLUMN memory_event.device IS 'Device index; -1 for host memory';
+COMMENT ON COLUMN memory_event.stream IS 'CUDA stream handle, 0 for the default stream';
+COMMENT ON COLUMN memory_event.pool_id IS 'Memory pool as "a.b"; "0.0" is the default pool; NULL when not recorded';
+COMMENT ON COLUMN memory_event.action IS 'alloc | free_requested | free_completed | segment_alloc | segment_free | segment_map | segment_unmap | snapshot | oom | annotate';
+COMMENT ON COLUMN memory_event.addr IS 'Device address; NULL for oom';
+COMMENT ON COLUMN memory_event.size_bytes IS 'Bytes requested (alloc, free), bytes of the segment, or bytes of the failed request (oom)';
+COMMENT ON COLUMN memory_event.device_free_bytes IS 'oom only: bytes that the driver had free';
+
+CREATE TABLE memory_segment (
+    artifact_id INTEGER NOT NULL,
+    row BIGINT NOT NULL,
+    proc_id INTEGER,
+    device INTEGER NOT NULL,
+    addr UBIGINT NOT NULL,
+    total_bytes BIGINT NOT NULL,
+    allocated_bytes BIGINT,
+    active_bytes BIGINT,
+    requested_bytes BIGINT,
+    stream UBIGINT NOT NULL,
+    pool_id VARCHAR NOT NULL,
+    size_class VARCHAR NOT NULL,
+    expandable BOOLEAN NOT NULL
+);
+COMMENT ON TABLE memory_segment IS 'Ranges that the allocator held when the snapshot was taken';
+COMMENT ON COLUMN memory_segment.row IS 'Index of the segment in the snapshot';
+COMMENT ON COLUMN memory_segment.addr IS 'First address';
+COMMENT ON COLUMN memory_segment.total_bytes IS 'Bytes obtained from the driver';
+COMMENT ON COLUMN memory_segment.allocated_bytes IS 'Bytes in blocks of state active_allocated';
+COMMENT ON COLUMN memory_segment.active_bytes IS 'Allocated bytes plus bytes waiting for other streams';
+COMMENT ON COLUMN memory_segment.requested_bytes IS 'Bytes asked for before rounding; NULL in old snapshots';
+COMMENT ON COLUMN memory_segment.stream IS 'CUDA stream handle, 0 for the default stream';
+COMMENT ON COLUMN memory_segment.pool_id IS 'Memory pool as "a.b"; "0.0" is the default pool';
+COMMENT ON COLUMN memory_segment.size_class IS 'small (requests up to 1 MiB) | large';
+COMMENT ON COLUMN memory_segment.expandable IS 'Grown by mapping (expandable_segments)';
+
+CREATE TABLE memory_block (
+    artifact_id INTEGER NOT NULL,
+    row BIGINT NOT NULL,
+    proc_id INTEGER,
+    device INTEGER NOT NULL,
+    segment_addr UBIGINT NOT NULL,
+    addr UBIGINT NOT NULL,
+    size_bytes BIGINT NOT NULL,
+    requested_bytes BIGINT,
+    state VARCHAR NOT NULL,
+    allocated_ns BIGINT,
+    category VARCHAR,
+    stack_id UBIGINT
+);
+COMMENT ON TABLE memory_block IS 'Blocks of those segments, by address';
+COMMENT ON COLUMN memory_block.row IS 'Ordinal of the block over all segments of the snapshot';
+COMMENT ON COLUMN memory_block.segment_addr IS 'memory_segment.addr of the same device';
+COMMENT ON COLUMN memory_block.size_bytes IS 'Bytes after rounding';
+COMMENT ON COLUMN memory_block.requested_bytes IS 'Bytes asked for; NULL when not recorded';
+COMMENT ON COLUMN memory_block.state IS 'active_allocated | active_pending_free | inactive';
+COMMENT ON COLUMN memory_block.allocated_ns IS 'Time of the allocation that lives here, ns since the epoch, when the history holds it';
+COMMENT ON COLUMN memory_block.category IS 'parameter | gradient | optimizer | activation | workspace | …; NULL unknown';
+
+CREATE TABLE process_group (
+    id INTEGER NOT NULL,
+    artifact_id INTEGER NOT NULL,
+    name_id UBIGINT NOT NULL,
+    backend VARCHAR,
+    ranks INTEGER[]
+);
+COMMENT ON TABLE process_group IS 'Process groups as one artifact knows them';
+COMMENT ON COLUMN process_group.id IS 'Number of the group within its artifact';
+COMMENT ON COLUMN process_group.ranks IS 'Global ranks of its members; NULL unknown';
+
+CREATE TABLE collective (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    group_id INTEGER,
+    sequence BIGINT,
+    p2p_sequence BIGINT,
+    operation VARCHAR NOT NULL,
+    dtype VARCHAR,
+    in_bytes BIGINT,
+    out_bytes BIGINT,
+    state VARCHAR,
+    started_ns BIGINT,
+    completed_ns BIGINT,
+    stack_id UBIGINT
+);
+COMMENT ON TABLE collective IS 'Collective and point-to-point operations as one rank saw them';
+COMMENT ON COLUMN collective.ts_ns IS 'Time of the call, ns since the epoch';
+COMMENT ON COLUMN collective.group_id IS 'process_group.id of the same artifact';
+COMMENT ON COLUMN collective.state IS 'scheduled | started | completed';
+
+CREATE TABLE thread_state (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    thread VARCHAR,
+    state VARCHAR,
+    wait_kind VARCHAR,
+    wait_on VARCHAR,
+    stack_id UBIGINT
+);
+COMMENT ON TABLE thread_state IS 'Threads of a process at one moment, from py-spy, gdb, strace, faulthandler';
+COMMENT ON COLUMN thread_state.state IS 'running | waiting | holding-gil | …';
+COMMENT ON COLUMN thread_state.wait_kind IS 'futex | queue | collective | io | child | device';
+
+CREATE TABLE node (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    graph_id BIGINT NOT NULL,
+    node_id BIGINT NOT NULL,
+    phase VARCHAR NOT NULL,
+    op_id UBIGINT NOT NULL,
+    module_id UBIGINT,
+    sequence BIGINT,
+    stack_id UBIGINT
+);
+COMMENT ON TABLE node IS 'Operators of recorded autograd and execution graphs';
+COMMENT ON COLUMN node.phase IS 'forward | backward | optimizer';
+COMMENT ON COLUMN node.op_id IS 'string.id of the operator';
+COMMENT ON COLUMN node.module_id IS 'string.id of the module path';
+
+CREATE TABLE edge (
+    artifact_id INTEGER NOT NULL,
+    graph_id BIGINT NOT NULL,
+    from_node BIGINT NOT NULL,
+    to_node BIGINT NOT NULL,
+    tensor_row BIGINT
+);
+COMMENT ON TABLE edge IS 'Data flow between nodes of one graph';
+COMMENT ON COLUMN edge.tensor_row IS 'tensor.row that flows; NULL unknown';
+
+CREATE TABLE tensor (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    role VARCHAR NOT NULL,
+    name_id UBIGINT,
+    node_id BIGINT,
+    dtype VARCHAR,
+    shape_id UBIGINT,
+    device INTEGER,
+    addr UBIGINT,
+    pool_id VARCHAR,
+    version BIGINT,
+    n_nan BIGINT,
+    n_inf BIGINT,
+    absmax DOUBLE,
+    norm DOUBLE,
+    std DOUBLE,
+    zero_ratio DOUBLE,
+    checksum UBIGINT
+);
+COMMENT ON TABLE tensor IS 'Tensors of runs, checkpoints and adapters with their statistics';
+COMMENT ON COLUMN tensor.role IS 'input | output | parameter | gradient | buffer | optimizer | checkpoint | adapter';
+COMMENT ON COLUMN tensor.name_id IS 'string.id of the parameter, module or checkpoint key';
+COMMENT ON COLUMN tensor.node_id IS 'node.node_id that has it as input or output';
+COMMENT ON COLUMN tensor.absmax IS 'Largest finite absolute value';
+COMMENT ON COLUMN tensor.checksum IS 'Content checksum; equal content, equal value';
+
+CREATE TABLE compile_event (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    compile_id VARCHAR,
+    kind VARCHAR NOT NULL,
+    reason_id UBIGINT,
+    dur_ns BIGINT,
+    stack_id UBIGINT
+);
+COMMENT ON TABLE compile_event IS 'torch.compile events: compilations, recompiles, graph breaks, skips';
+COMMENT ON COLUMN compile_event.compile_id IS 'frame/compile id such as 0/1';
+
+CREATE TABLE position (
+    artifact_id INTEGER NOT NULL,
+    "table" VARCHAR NOT NULL,
+    row BIGINT NOT NULL,
+    byte BIGINT,
+    line BIGINT
+);
+COMMENT ON TABLE position IS 'Known places of event rows in their artifacts; sparse: the nearest smaller row gives where to start looking';
+COMMENT ON COLUMN position."table" IS 'Event table whose row this is';
+COMMENT ON COLUMN position.byte IS 'Byte offset in the decompressed content';
+
+CREATE TABLE interval (
+    kind VARCHAR NOT NULL,
+    proc_id INTEGER,
+    from_ns BIGINT,
+    to_ns BIGINT,
+    cause_artifact_id INTEGER,
+    cause_row BIGINT,
+    detail VARCHAR
+);
+COMMENT ON TABLE interval IS 'Derived: captures, waits, gaps';
+COMMENT ON COLUMN interval.kind IS 'capture | wait | gap';
+COMMENT ON COLUMN interval.cause_row IS 'slice.row that opened or broke it';
+
+CREATE TABLE replay (
+    proc_id INTEGER,
+    device INTEGER NOT NULL,
+    setting VARCHAR NOT NULL,
+    peak_reserved_bytes BIGINT,
+    fits BOOLEAN,
+    spare_bytes BIGINT,
+    deviation_ratio DOUBLE
+);
+COMMENT ON TABLE replay IS 'Derived: what the allocator model says about other settings';
+
+CREATE TABLE outcome (
+    proc_id INTEGER,
+    attempt INTEGER NOT NULL,
+    result VARCHAR NOT NULL,
+    strength VARCHAR NOT NULL,
+    artifact_id INTEGER,
+    line BIGINT,
+    ts_ns BIGINT,
+    detail VARCHAR NOT NULL
+);
+COMMENT ON TABLE outcome IS 'Derived: evidence of how each process (proc_id) or the attempt as a whole (NULL) ended';
+COMMENT ON COLUMN outcome.result IS 'completed | failed';
+COMMENT ON COLUMN outcome.strength IS 'proof | strong | indication';
+
+CREATE TABLE finding (
+    id INTEGER PRIMARY KEY,
+    rule VARCHAR NOT NULL,
+    variant VARCHAR NOT NULL,
+    severity VARCHAR NOT NULL,
+    strength VARCHAR NOT NULL,
+    confidence DOUBLE,
+    attempt INTEGER,
+    proc_id INTEGER,
+    rank INTEGER,
+    step BIGINT,
+    ts_ns BIGINT,
+    message VARCHAR NOT NULL,
+    causes JSON,
+    requires JSON,
+    explained_by INTEGER,
+    evidence JSON,
+    facts JSON,
+    fingerprint VARCHAR NOT NULL
+);
+COMMENT ON TABLE finding IS 'What rules found';
+COMMENT ON COLUMN finding.severity IS 'critical | high | medium | info';
+COMMENT ON COLUMN finding.strength IS 'proof | strong | indication';
+COMMENT ON COLUMN finding.confidence IS 'Probability that this is a true finding, 0 to 1';
+COMMENT ON COLUMN finding.causes IS 'States that it brings about: [{"state", "entity"}]';
+COMMENT ON COLUMN finding.requires IS 'States that would explain it';
+COMMENT ON COLUMN finding.explained_by IS 'finding.id of its cause; NULL for a root';
+COMMENT ON COLUMN finding.evidence IS 'Positions: [{"artifact", "line" | "byte" | "row", "text"}]';
+COMMENT ON COLUMN finding.facts IS 'Columns of the rule''s row';
+COMMENT ON COLUMN finding.fingerprint IS 'Stable over re-runs: rule, rank, step and decisive text, not ids or times';
+
+CREATE TABLE rule_run (
+    rule VARCHAR NOT NULL,
+    variant VARCHAR,
+    proc_id INTEGER,
+    outcome VARCHAR NOT NULL,
+    reason VARCHAR NOT NULL,
+    missing_capability VARCHAR,
+    n_findings INTEGER NOT NULL
+);
+COMMENT ON TABLE rule_run IS 'What each rule did for each process';
+COMMENT ON COLUMN rule_run.outcome IS 'found | nothing-found (could have been seen, was not) | not-run (evidence missing) | failed (the rule itself)';
+COMMENT ON COLUMN rule_run.missing_capability IS 'Capability whose absence kept the rule from running';
+
+CREATE VIEW kernel AS
+SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id WHERE s.kind = 'kernel';
+CREATE VIEW cpu_op AS
+SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id WHERE s.kind = 'cpu_op';
+CREATE VIEW runtime_call AS
+SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id WHERE s.kind IN ('runtime', 'driver');
+CREATE VIEW annotation AS
+SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id
+WHERE s.kind IN ('annotation', 'gpu_annotation');
+CREATE VIEW span AS
+SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id WHERE s.kind = 'span';
+CREATE VIEW log AS
+SELECT e.*, x.text AS exception, m.text AS message, p.attempt, p.host
+FROM log_event AS e
+LEFT JOIN string AS x ON x.id = e.exception_id
+LEFT JOIN string AS m ON m.id = e.message_id
+LEFT JOIN proc AS p ON p.id = e.proc_id;
+CREATE VIEW metric AS
+SELECT s.*, n.text AS name, y.text AS entity
+FROM sample AS s JOIN string AS n ON n.id = s.name_id LEFT JOIN string AS y ON y.id = s.entity_id;
+CREATE VIEW frame AS
+SELECT k.id, k.parent_id, k.depth, f.text AS function, g.text AS file, k.line, k.user_stack_id
+FROM stack AS k JOIN string AS f ON f.id = k.function_id LEFT JOIN string AS g ON g.id = k.file_id;
+COMMENT ON VIEW kernel IS 'Device kernels with their names';
+COMMENT ON VIEW cpu_op IS 'Host operators with their names';
+COMMENT ON VIEW runtime_call IS 'CUDA runtime and driver calls with their names';
+COMMENT ON VIEW annotation IS 'record_function and NVTX ranges with their names';
+COMMENT ON VIEW span IS 'Serving and tracing spans with their names';
+COMMENT ON VIEW log IS 'log_event with its texts, attempt and host';
+COMMENT ON VIEW metric IS 'sample with its names';
+COMMENT ON VIEW frame IS 'stack with its texts';

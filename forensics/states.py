@@ -1,0 +1,144 @@
+"""The frozen vocabulary: capabilities of evidence, states of entities, and how states travel.
+
+Rules name states and never other rules; `diagnosis` joins them through this file. An entity is one of
+`rank`, `process`, `device`, `host`, `group`, `job`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Capability:
+    meaning: str
+    capture: str
+
+
+CAPABILITIES: dict[str, Capability] = {
+    "log_event": Capability(
+        "errors and messages that the process printed",
+        "keep stdout and stderr of every rank: torchrun --redirects 3 --tee 3 --log-dir logs",
+    ),
+    "log_event.kernel": Capability("kernel messages of the host", "dmesg -T > dmesg.txt on every host after the failure"),
+    "log_event.scheduler": Capability(
+        "messages of the scheduler about the job", "keep slurmd messages, sacct output or kubectl describe pod"
+    ),
+    "sample": Capability("step metrics of the run", "log loss, grad_norm and learning rate each step as JSON lines"),
+    "sample.device": Capability(
+        "memory and processes of the devices", "nvidia-smi > nvidia-smi.txt at the time of the failure"
+    ),
+    "fact": Capability("versions, variables and options", "python -m torch.utils.collect_env > env.txt; env >> env.txt"),
+    "slice": Capability(
+        "operators, kernels and runtime calls in time",
+        "torch.profiler.profile(on_trace_ready=tensorboard_trace_handler('traces')) around the failing steps",
+    ),
+    "slice.device": Capability(
+        "kernels and copies on devices", "torch.profiler.profile(activities=[CPU, CUDA]) around the failing steps"
+    ),
+    "slice.stack": Capability("Python stacks of operators", "torch.profiler.profile(with_stack=True)"),
+    "slice.shapes": Capability("input shapes of operators", "torch.profiler.profile(record_shapes=True)"),
+    "slice.sequence": Capability("links from backward to forward operators", "torch.profiler.profile (PyTorch 1.8 or newer)"),
+    "slice.return_code": Capability("results of CUDA calls", "nsys profile --trace=cuda,nvtx --export=sqlite"),
+    "memory_segment": Capability(
+        "segments and blocks of the allocator at one moment", "torch.cuda.memory._dump_snapshot('snapshot.pickle')"
+    ),
+    "memory_event": Capability(
+        "allocator events with stacks", "torch.cuda.memory._record_memory_history(max_entries=1_000_000) before training"
+    ),
+    "memory_event.complete": Capability(
+        "the allocator's history from its first event on", "start _record_memory_history before the first allocation"
+    ),
+    "memory_event.oom": Capability(
+        "the state of the allocator at a failed allocation",
+        "torch._C._cuda_attach_out_of_memory_observer with a snapshot dump",
+    ),
+    "memory_event.profiler": Capability(
+        "allocations as the profiler saw them, with totals", "torch.profiler.profile(profile_memory=True)"
+    ),
+    "collective": Capability(
+        "collectives with sequence numbers and states", "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+    ),
+    "thread_state": Capability("what each thread was doing at one moment", "py-spy dump --pid PID for every rank"),
+    "node": Capability("autograd graph of the failing step", "a recorder of forward and backward operators"),
+    "tensor": Capability("statistics of tensors", "a recorder of tensor statistics, or the checkpoint itself"),
+    "compile_event": Capability("compilations and their reasons", "TORCH_TRACE=trace_dir TORCH_LOGS=recompiles,graph_breaks"),
+    "outcome": Capability("how the processes ended", "record exit codes: torchrun error files, sacct, or echo $? >> exit_code.txt"),
+}
+
+
+@dataclass(frozen=True)
+class State:
+    entity: str
+    meaning: str
+
+
+STATES: dict[str, State] = {
+    "rank-gone": State("rank", "the process of this rank no longer takes part: it died, was killed or left"),
+    "rank-stalled": State("rank", "the process is alive but makes no progress"),
+    "rank-failed": State("rank", "the process raised an error that it did not survive"),
+    "device-full": State("device", "an allocation on the device failed"),
+    "device-lost": State("device", "the device no longer answers or is unreliable"),
+    "host-full": State("host", "the host or the job's cgroup ran out of memory"),
+    "shm-full": State("host", "shared memory is exhausted"),
+    "disk-full": State("host", "a file system is full, over quota or read-only"),
+    "context-poisoned": State("process", "the CUDA context returns errors to every later call"),
+    "capture-broken": State("process", "a CUDA graph capture was invalidated"),
+    "generator-poisoned": State("process", "the CUDA random generator is left in capture mode"),
+    "collective-stuck": State("group", "a collective cannot complete because a member does not join"),
+    "collective-mismatched": State("group", "members called different collectives"),
+    "connection-lost": State("group", "a member's connection to its peers broke"),
+    "value-nonfinite": State("rank", "a NaN or infinity is in the values that the rank computes with"),
+    "gradient-invalid": State("rank", "gradients of the step are not those of its loss"),
+    "state-diverged": State("group", "replicas are no longer equal"),
+    "input-stalled": State("rank", "the input pipeline delivers nothing"),
+    "index-out-of-range": State("rank", "an index is outside the tensor that it indexes"),
+    "weights-incomplete": State("job", "the model does not hold the weights that were meant"),
+    "config-contradictory": State("job", "settings contradict each other or the environment"),
+    "job-stopped": State("job", "the scheduler or an operator ended the job"),
+    "throughput-low": State("job", "the job works, but slower than it could"),
+}
+
+
+@dataclass(frozen=True)
+class Travel:
+    """A state of one entity brings about a state of another, related entity."""
+
+    state: str
+    then: str
+    how: str
+
+
+# Ways that states travel; relations (rank → group, device → rank, host → rank) come from the data.
+TRAVELS: tuple[Travel, ...] = (
+    Travel("device-full", "rank-failed", "the process on the full device fails its allocation"),
+    Travel("device-lost", "rank-failed", "the process on the device fails at its next call"),
+    Travel("device-lost", "context-poisoned", "calls to a lost device return errors"),
+    Travel("host-full", "rank-gone", "the kernel kills a process of the host"),
+    Travel("shm-full", "rank-failed", "processes of the host cannot map shared memory"),
+    Travel("disk-full", "rank-failed", "writes fail"),
+    Travel("context-poisoned", "rank-failed", "every later CUDA call of the process fails"),
+    Travel("index-out-of-range", "context-poisoned", "a device-side assertion leaves the context unusable"),
+    Travel("capture-broken", "generator-poisoned", "an aborted capture leaves the generator in capture mode"),
+    Travel("capture-broken", "rank-failed", "the captured step cannot run"),
+    Travel("generator-poisoned", "rank-failed", "random operators of the process fail"),
+    Travel("rank-failed", "rank-gone", "a process that does not survive its error leaves its groups"),
+    Travel("rank-failed", "rank-stalled", "a process that handles its error does not join the next collective"),
+    Travel("rank-gone", "collective-stuck", "peers wait for a member that no longer exists"),
+    Travel("rank-gone", "connection-lost", "sockets of a dead process close"),
+    Travel("rank-stalled", "collective-stuck", "peers wait for a member that does not come"),
+    Travel("input-stalled", "rank-stalled", "a rank without input starts no step"),
+    Travel("collective-mismatched", "collective-stuck", "no member's call can be matched"),
+    Travel("collective-stuck", "rank-failed", "the watchdog or a timeout ends the waiting ranks"),
+    Travel("connection-lost", "collective-stuck", "collectives over a broken connection cannot complete"),
+    Travel("connection-lost", "rank-failed", "operations over a broken connection raise"),
+    Travel("value-nonfinite", "rank-failed", "a check for finite values raises"),
+    Travel("gradient-invalid", "value-nonfinite", "updates with invalid gradients can diverge"),
+    Travel("job-stopped", "rank-gone", "the scheduler signals the processes"),
+    Travel("config-contradictory", "rank-failed", "the contradiction surfaces as an error"),
+    Travel("weights-incomplete", "rank-failed", "loading raises"),
+)
+
+SEVERITIES = ("critical", "high", "medium", "info")
+STRENGTHS = ("proof", "strong", "indication")
+QUALITIES = ("complete", "repaired", "partial", "unknown", "failed", "empty")
