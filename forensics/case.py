@@ -1,0 +1,114 @@
+"""The case file: creating it, loading cached tables into it, opening it for rules and for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from forensics import resources
+from forensics.errors import CaseError
+from forensics.states import CAPABILITIES
+
+# Never reach for the network: DuckDB otherwise tries to download extensions.
+_OFFLINE = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+
+# Tables that formats fill, apart from what Sink has methods for.
+EVENT_TABLES = (
+    "step",
+    "log_event",
+    "sample",
+    "slice",
+    "memory_event",
+    "memory_segment",
+    "memory_block",
+    "process_group",
+    "collective",
+    "thread_state",
+    "node",
+    "edge",
+    "tensor",
+    "compile_event",
+    "position",
+)
+_TEXT_COLUMNS = {"name_id", "entity_id", "shapes_id", "shape_id", "request_id", "op_id", "module_id", "reason_id"} | {
+    "exception_id",
+    "message_id",
+    "function_id",
+    "file_id",
+}
+_ARROW = {
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "UBIGINT": pa.uint64(),
+    "DOUBLE": pa.float64(),
+    "BOOLEAN": pa.bool_(),
+    "VARCHAR": pa.string(),
+    "JSON": pa.string(),
+    "INTEGER[]": pa.list_(pa.int32()),
+}
+
+
+def connect(path: Path | None = None, *, read_only: bool = False, **config: Any) -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection that never touches the network. `path` None: in memory."""
+    options: dict[str, Any] = {**_OFFLINE, **{k: v for k, v in config.items() if v is not None}}
+    try:
+        return duckdb.connect(str(path) if path else ":memory:", read_only=read_only, config=options)
+    except duckdb.Error as error:
+        raise CaseError(f"{path}: cannot be opened ({error}); expected a case written by `forensics analyze`") from error
+
+
+@lru_cache(maxsize=1)
+def case_columns() -> dict[str, dict[str, str]]:
+    """Columns and SQL types of every table of schema.sql."""
+    con = connect()
+    con.execute(resources.schema_sql())
+    rows = con.execute(
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal ORDER BY table_name, column_index"
+    ).fetchall()
+    con.close()
+    tables: dict[str, dict[str, str]] = {}
+    for table, column, kind in rows:
+        tables.setdefault(table, {})[column] = kind
+    return tables
+
+
+@lru_cache(maxsize=64)
+def sink_schema(table: str) -> pa.Schema:
+    """The columns in which formats give rows of a table: texts for interned texts, `proc` for `proc_id`."""
+    if table not in EVENT_TABLES and table != "stack":
+        raise ValueError(f"{table}: not a table that formats fill; expected one of {', '.join(EVENT_TABLES)}, stack")
+    fields = []
+    for column, kind in case_columns()[table].items():
+        if column in {"artifact_id", "rank"}:
+            continue
+        if column == "proc_id":
+            fields.append(pa.field("proc", pa.int32()))
+        elif column in _TEXT_COLUMNS:
+            fields.append(pa.field(column.removesuffix("_id"), pa.string()))
+        else:
+            fields.append(pa.field(column, _ARROW[kind]))
+    return pa.schema(fields)
+
+
+def conform(table: str, data: pa.Table | pa.RecordBatch) -> pa.Table:
+    """Casts rows of a format to the table's columns; missing ones become NULL, `proc` 0. ValueError for unknown ones."""
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    schema = sink_schema(table)
+    unknown = set(data.column_names) - set(schema.names)
+    if unknown:
+        raise ValueError(f"{table}: unknown columns {sorted(unknown)}; expected {schema.names}")
+    columns: list[Any] = []
+    for field in schema:
+        if field.name in data.column_names:
+            columns.append(data.column(field.name).cast(field.type))
+        elif field.name == "proc":
+            columns.append(pa.array([0] * data.num_rows, pa.int32()))
+        else:
+            columns.append(pa.nulls(data.num_rows, field.type))
+    return pa.table(columns, schema=schema)
