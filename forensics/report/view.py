@@ -1,0 +1,180 @@
+"""What a report shows, as plain values: the only input of every renderer in this package.
+
+Whoever fills it masks secrets first and orders everything: renderers keep the order they are given. Texts may be
+hostile and of any length; renderers escape and shorten them. Times are ns since the epoch, or ns since the start
+of their clock where no epoch is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STATUSES = ("root-cause", "independent", "not-established", "healthy")
+ROLES = ("root", "consequence", "independent", "other")
+
+
+@dataclass(frozen=True)
+class EvidenceView:
+    """One place in an artifact, with what is found there."""
+
+    artifact: str  # path relative to the analyzed folder
+    kind: str = "line"  # line | byte | row; "" when only the artifact as a whole is meant
+    position: int | None = None
+    text: str = ""  # excerpt, may have several lines
+    note: str = ""  # why this place matters, in a few words
+
+
+@dataclass(frozen=True)
+class Threshold:
+    name: str
+    value: str
+    unit: str
+    why: str
+
+
+@dataclass(frozen=True)
+class FindingView:
+    id: int
+    rule: str
+    title: str
+    variant: str
+    severity: str  # states.SEVERITIES
+    strength: str  # states.STRENGTHS
+    role: str  # ROLES
+    message: str
+    confidence: float | None = None  # probability, 0 to 1
+    rank: int | None = None
+    step: int | None = None
+    ts_ns: int | None = None
+    proves: str = ""
+    cannot_prove: str = ""
+    says: str = ""  # limits of the variant that ran
+    fix: str = ""
+    references: tuple[str, ...] = ()
+    explained_by: int | None = None  # FindingView.id of its cause
+    evidence: tuple[EvidenceView, ...] = ()
+    query: str = ""  # SQL of the variant, or the inputs of a Python rule
+    query_language: str = "sql"  # sql | inputs
+    thresholds: tuple[Threshold, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class VerdictView:
+    status: str  # STATUSES
+    sentence: str
+    confidence: float | None = None
+    confidence_note: str = ""  # how the figure came about: "uncalibrated: …", "calibrated on 120 cases …"
+    culprit: tuple[tuple[str, str], ...] = ()  # (label, value): rank, step, op, line …, most telling first
+    fix: str = ""
+    not_established_reason: str = ""
+    earliest_anomaly: EvidenceView | None = None
+
+
+@dataclass(frozen=True)
+class ChainNode:
+    id: str
+    label: str
+    sub: str = ""  # second line: rank, step, time
+    kind: str = "finding"  # finding | state
+    severity: str = "info"
+    finding: int | None = None  # FindingView.id that the node leads to
+
+
+@dataclass(frozen=True)
+class ChainEdge:
+    start: str  # ChainNode.id of the cause
+    end: str
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class RuledOut:
+    """A rule that ran on evidence which could have shown the fault, and found nothing."""
+
+    rule: str
+    title: str
+    reason: str
+    variant: str = ""
+    evidence: str = ""  # what was looked at, or the row that rules it out
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    """A rule that could not run."""
+
+    rule: str
+    title: str
+    missing: str  # capability
+    meaning: str = ""  # of the capability
+    capture: str = ""  # command that records it next time
+
+
+@dataclass(frozen=True)
+class ArtifactView:
+    path: str
+    format: str
+    n_bytes: int
+    quality: str  # states.QUALITIES
+    processes: str = ""
+    rows: str = ""
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class WarningView:
+    artifact: str
+    where: str
+    message: str
+    hides: str  # questions that this leaves open
+
+
+@dataclass(frozen=True)
+class ProcessView:
+    attempt: int | None
+    host: str
+    rank: int | None
+    outcome: str
+    first_seen_ns: int | None = None
+    last_seen_ns: int | None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    ts_ns: int
+    rank: int | None
+    kind: str
+    label: str
+    evidence: EvidenceView | None = None
+
+
+@dataclass(frozen=True)
+class SeriesView:
+    """One value over steps or time, of one rank. Series of the same name, unit and axis share a drawing."""
+
+    name: str
+    unit: str
+    rank: int | None
+    points: tuple[tuple[float, float], ...]  # (step or ns, value), by step or ns; values may be NaN or infinite
+    marks: tuple[tuple[float, str], ...] = ()  # (step or ns, label)
+    axis: str = "step"  # step | ns
+
+
+@dataclass(frozen=True)
+class Report:
+    title: str
+    artifacts_name: str
+    generated_by: str  # name and version of the program; never a time
+    verdict: VerdictView
+    findings: tuple[FindingView, ...] = ()
+    chain_nodes: tuple[ChainNode, ...] = ()
+    chain_edges: tuple[ChainEdge, ...] = ()
+    ruled_out: tuple[RuledOut, ...] = ()
+    not_checked: tuple[NotChecked, ...] = ()
+    artifacts: tuple[ArtifactView, ...] = ()
+    warnings: tuple[WarningView, ...] = ()
+    job_facts: tuple[tuple[str, str], ...] = ()
+    processes: tuple[ProcessView, ...] = ()
+    timeline: tuple[Moment, ...] = ()  # earliest first
+    series: tuple[SeriesView, ...] = ()
