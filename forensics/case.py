@@ -112,3 +112,61 @@ def conform(table: str, data: pa.Table | pa.RecordBatch) -> pa.Table:
         else:
             columns.append(pa.nulls(data.num_rows, field.type))
     return pa.table(columns, schema=schema)
+
+
+def create_case(path: Path) -> duckdb.DuckDBPyConnection:
+    """A new, empty case file with the schema, written so that DuckDB 1.5 can open it too."""
+    con = connect()
+    con.execute(f"ATTACH '{_quoted(path)}' AS investigation (STORAGE_VERSION 'v1.5.0')")
+    con.execute("USE investigation")
+    con.execute(resources.schema_sql())
+    con.executemany("INSERT INTO capability VALUES (?, ?, ?)", [(n, c.meaning, c.capture) for n, c in CAPABILITIES.items()])
+    return con
+
+
+def load_table(con: duckdb.DuckDBPyConnection, table: str, parts: Iterable[tuple[int, Path]]) -> None:
+    """Appends Parquet parts of artifacts to a table, in the order given, interning texts.
+
+    Expects the temporary tables `process_of(artifact_id, proc, proc_id, rank)`; rows of unknown processes keep NULL.
+    """
+    listed = list(parts)
+    con.execute("CREATE OR REPLACE TEMP TABLE part (filename VARCHAR, artifact_id INTEGER, ordinal INTEGER)")
+    con.executemany("INSERT INTO part VALUES (?, ?, ?)", [(str(path), aid, n) for n, (aid, path) in enumerate(listed)])
+    files = ", ".join(f"'{_quoted(path)}'" for _, path in listed)
+    rows = f"read_parquet([{files}], filename = true)"
+    columns = case_columns()[table]
+    texts = [c.removesuffix("_id") for c in columns if c in _TEXT_COLUMNS]
+    if texts:
+        distinct = " UNION ".join(f'SELECT "{text}" AS text FROM {rows} WHERE "{text}" IS NOT NULL' for text in texts)
+        con.execute(f"INSERT OR IGNORE INTO string SELECT md5_number_lower(text), text FROM ({distinct}) ORDER BY text")
+    select, joins = [], ["JOIN part AS f ON f.filename = p.filename"]
+    if "proc_id" in columns:
+        joins.append("LEFT JOIN process_of AS o ON o.artifact_id = f.artifact_id AND o.proc = p.proc")
+    for column in columns:
+        text = column.removesuffix("_id")
+        if column == "artifact_id":
+            select.append("f.artifact_id")
+        elif column in {"proc_id", "rank"}:
+            select.append(f"o.{column}")
+        elif column in _TEXT_COLUMNS:
+            joins.append(f'LEFT JOIN string AS s_{text} ON s_{text}.text = p."{text}"')
+            select.append(f"s_{text}.id")
+        else:
+            select.append(f'p."{column}"')
+    conflict = "OR IGNORE " if table in {"stack", "string"} else ""
+    order = "ORDER BY f.ordinal, p.row" if "row" in columns else "ORDER BY f.ordinal"
+    con.execute(f"INSERT {conflict}INTO {table} SELECT {', '.join(select)} FROM {rows} AS p {' '.join(joins)} {order}")
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def open_for_rules(path: Path, memory_limit: str | None = None) -> duckdb.DuckDBPyConnection:
+    """The case read-only, without access to files or network, its settings locked.
+
+    One thread: sums of doubles would otherwise depend on how rows were split.
+    """
+    con = connect(path, read_only=True, enable_external_access="false", threads=1, memory_limit=memory_limit)
+    con.execute("SET lock_configuration = true")
+    return con

@@ -1,0 +1,14 @@
+"""The derive stage: each model reads tables of the case and writes one, once, for all rules and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import duckdb
+
+from forensics.models.clocks import align_clocks
+from forensics.models.outcome import derive_outcome
+from forensics.models.steps import derive_steps
+
+# In order: later models may read what earlier ones wrote.
+DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (align_clocks, derive_steps, derive_outcome)

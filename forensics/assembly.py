@@ -1,0 +1,129 @@
+"""Builds the case file from loaded artifacts: processes, clocks, tables, then what models derive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from forensics.case import EVENT_TABLES, case_columns, create_case, load_table
+from forensics.ingest import Loaded
+from forensics.models import DERIVATIONS
+from forensics.models.processes import Mention, Processes, identify_processes
+
+
+def assemble_case(loaded: Sequence[Loaded], path: Path, *, threads: int = 2, memory_limit: str | None = None) -> None:
+    """Writes the case at `path` (which must not exist); artifact ids are positions in `loaded`."""
+    con = create_case(path)
+    try:
+        con.execute(f"SET threads = {int(threads)}")
+        if memory_limit:
+            con.execute("SET memory_limit = ?", [memory_limit])
+        processes = identify_processes([m for aid, item in enumerate(loaded) for m in _mentions(aid, item)])
+        _insert(con, "artifact", [_artifact_row(aid, item) for aid, item in enumerate(loaded)])
+        _insert(con, "proc", processes.rows)
+        _load_processes(con, processes)
+        _insert(con, "ingest_warning", [{"artifact_id": a, **w} for a, i in enumerate(loaded) for w in i.meta["warnings"]])
+        _insert(con, "coverage", [row for a, i in enumerate(loaded) for row in _coverage_rows(a, i, processes)])
+        _insert(con, "fact", [row for a, i in enumerate(loaded) for row in _fact_rows(a, i, processes)])
+        for table in ("stack", *EVENT_TABLES):
+            parts = [(aid, part) for aid, item in enumerate(loaded) for part in item.tables().get(table, [])]
+            if parts:
+                load_table(con, table, parts)
+        for derive in DERIVATIONS:
+            derive(con)
+        con.execute("CHECKPOINT investigation")
+    finally:
+        con.close()
+
+
+def _mentions(artifact_id: int, item: Loaded) -> list[Mention]:
+    hints = item.found.hints
+    numbers = item.meta["procs"] or ({"0": {}} if item.folder is not None else {})
+    mentions = []
+    for number, said in numbers.items():
+        known: dict[str, Any] = dict(said)
+        if len(numbers) == 1 or number == "0":
+            if known.get("rank") is None and hints.rank is not None:
+                known.update(rank=hints.rank, rank_origin=hints.rank_origin)
+            elif known.get("rank") is not None:
+                known.setdefault("rank_origin", "content")
+            known.setdefault("local_rank", hints.local_rank)
+        elif known.get("rank") is not None:
+            known.setdefault("rank_origin", "content")
+        known.setdefault("host", hints.host)
+        known.setdefault("attempt", hints.attempt)
+        if known.get("rank") is None and known.get("pid") is not None and len(numbers) > 1:
+            known["separate"] = True
+        mentions.append(Mention(artifact_id, int(number), known))
+    return mentions
+
+
+def _artifact_row(artifact_id: int, item: Loaded) -> dict[str, Any]:
+    from forensics.formats import formats
+
+    meta, found = item.meta, item.found
+    return {
+        "id": artifact_id,
+        "path": found.source.name,
+        "sha256": found.source.sha256,
+        "bytes": found.bytes,
+        "format": found.format,
+        "version": formats()[found.format].VERSION if found.format else None,
+        "quality": meta["quality"],
+        "bad_byte": meta.get("bad_byte"),
+        "lost_bytes": meta.get("lost_bytes"),
+        "clock": meta["clock"],
+        "clock_error_ns": meta.get("clock_error_ns"),
+    }
+
+
+def _coverage_rows(artifact_id: int, item: Loaded, processes: Processes) -> list[dict[str, Any]]:
+    rows = []
+    for given in item.meta["coverage"]:
+        row = {"complete": True, "n_read": 0, "n_kept": 0, **given, "artifact_id": artifact_id}
+        job = row.pop("job", False)
+        number = row.pop("proc", 0)
+        row["proc_id"] = None if job else processes.ids.get((artifact_id, number))
+        rows.append(row)
+    return rows
+
+
+def _fact_rows(artifact_id: int, item: Loaded, processes: Processes) -> list[dict[str, Any]]:
+    rows = []
+    for given in item.meta["facts"]:
+        row = {**given, "artifact_id": artifact_id}
+        number = row.pop("proc", None)
+        row["proc_id"] = None if number is None else processes.ids.get((artifact_id, number))
+        rows.append(row)
+    return rows
+
+
+def _load_processes(con: duckdb.DuckDBPyConnection, processes: Processes) -> None:
+    ranks = {row["id"]: row["rank"] for row in processes.rows}
+    mapping = pa.table(
+        {
+            "artifact_id": pa.array([a for a, _ in processes.ids], pa.int32()),
+            "proc": pa.array([n for _, n in processes.ids], pa.int32()),
+            "proc_id": pa.array(list(processes.ids.values()), pa.int32()),
+            "rank": pa.array([ranks[p] for p in processes.ids.values()], pa.int32()),
+        }
+    )
+    con.register("given_mapping", mapping)
+    con.execute("CREATE OR REPLACE TEMP TABLE process_of AS SELECT * FROM given_mapping")
+    con.unregister("given_mapping")
+
+
+def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Appends rows given as dicts; for the small tables only (events arrive as Parquet)."""
+    if not rows:
+        return
+    columns = list(case_columns()[table])
+    values = [[row.get(column) for column in columns] for row in rows]
+    marks = ", ".join("?" for _ in columns)
+    con.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+
+

@@ -1,0 +1,171 @@
+"""Findings and verdicts as plain data: what rules claim, and what diagnosis makes of it."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One place in an artifact that a claim rests on: `line`, `byte` or `row` says where."""
+
+    artifact_id: int
+    artifact: str
+    line: int | None = None
+    byte: int | None = None
+    row: int | None = None
+    text: str = ""
+    note: str = ""
+
+    def position(self) -> dict[str, Any]:
+        """The form in which report.json names it."""
+        where = {"line": self.line, "byte": self.byte, "row": self.row}
+        known = {key: value for key, value in where.items() if value is not None}
+        place: dict[str, Any] = {"artifact": self.artifact, **(known or {"row": 0})}
+        if self.text:
+            place["text"] = self.text
+        if self.note:
+            place["note"] = self.note
+        return place
+
+    def label(self) -> str:
+        if self.line is not None:
+            return f"{self.artifact}:{self.line}"
+        if self.byte is not None:
+            return f"{self.artifact} byte {self.byte}"
+        return f"{self.artifact} row {self.row or 0}"
+
+
+@dataclass
+class Finding:
+    """A claim of one rule about one spot, with the rows that it rests on."""
+
+    id: int
+    rule: str
+    title: str
+    variant: str
+    severity: str
+    strength: str
+    role: str  # cause | symptom | performance
+    message: str
+    fix: str
+    causes: Sequence[Mapping[str, str]]
+    requires: Sequence[Mapping[str, str]]
+    attempt: int | None = None
+    proc_id: int | None = None
+    rank: int | None = None
+    host: str | None = None
+    device: int | None = None
+    step: int | None = None
+    ts_ns: int | None = None
+    clock_error_ns: int | None = None
+    confidence: float | None = None
+    explained_by: int | None = None
+    explained_how: str = ""
+    evidence: list[Evidence] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class RuledOut:
+    rule: str
+    title: str
+    variant: str
+    reason: str
+    evidence: Sequence[Evidence] = ()
+
+
+@dataclass(frozen=True)
+class NotChecked:
+    rule: str
+    title: str
+    missing: str
+    meaning: str
+    capture: str
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """The earliest sign of trouble that the evidence holds, whether or not a rule knows it."""
+
+    message: str
+    rank: int | None
+    ts_ns: int | None
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class Link:
+    """One edge of the causal graph: finding `cause` explains finding `effect` through states."""
+
+    cause: int
+    effect: int
+    states: Sequence[str]
+    how: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`status`: root-cause | independent | not-established | healthy."""
+
+    status: str
+    sentence: str
+    root_causes: Sequence[Finding] = ()
+    consequences: Sequence[Finding] = ()
+    others: Sequence[Finding] = ()
+    links: Sequence[Link] = ()
+    ruled_out: Sequence[RuledOut] = ()
+    not_checked: Sequence[NotChecked] = ()
+    earliest: Anomaly | None = None
+    reasons: Sequence[str] = ()
+
+
+def format_bytes(count: float) -> str:
+    """Binary units with two decimals, as allocators print them: 1.50 GiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1024 or unit == "TiB":
+            return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
+        size /= 1024
+    raise AssertionError
+
+
+def format_duration(nanoseconds: float) -> str:
+    seconds = nanoseconds / 1e9
+    for limit, factor, unit in ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"), (120.0, 1.0, "s")):
+        if abs(seconds) < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds / 60:.1f} min"
+
+
+class _MessageFormatter(string.Formatter):
+    """`{x:bytes}`, `{x:duration}` and `{x:percent}` beside the usual formats; NULL reads "unknown"."""
+
+    def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return kwargs[str(key)]
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return self.get_value(field_name, args, kwargs), field_name  # plain names only: no attributes, no items
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            return "unknown"
+        if format_spec == "bytes":
+            return format_bytes(value)
+        if format_spec == "duration":
+            return format_duration(value)
+        if format_spec == "percent":
+            return f"{100 * value:.0f} %"
+        return str(super().format_field(value, format_spec))
+
+
+_FORMATTER = _MessageFormatter()
+
+
+def format_message(template: str, values: Mapping[str, Any]) -> str:
+    """Fills a rule's message. Raises KeyError for a name that the row does not have."""
+    return " ".join(_FORMATTER.vformat(template, (), values).split())

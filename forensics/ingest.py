@@ -1,0 +1,167 @@
+"""Runs formats over artifacts into a Parquet cache keyed by content, so that a second run parses nothing.
+
+A cache entry is the folder SHA256-FORMAT-vVERSION with `meta.json` and one Parquet file per emitted batch. It is
+written under another name and renamed, so that a kill leaves no half entry.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from forensics.artifact import Format
+from forensics.case import conform
+from forensics.discovery import Found
+from forensics.errors import ArtifactError, Untrusted
+from forensics.formats import formats
+from forensics.states import CAPABILITIES, QUALITIES
+
+_SMALL_ROWS = 20_000  # batches below this are gathered into one file per table
+
+
+@dataclass
+class Loaded:
+    """One artifact after ingest: its cache entry (None when nothing was loaded) and what was said about it."""
+
+    found: Found
+    folder: Path | None
+    meta: dict[str, Any]
+    reused: bool = False
+
+    def tables(self) -> dict[str, list[Path]]:
+        if self.folder is None:
+            return {}
+        return {table: [self.folder / part for part in parts] for table, parts in self.meta["tables"].items()}
+
+
+@dataclass
+class _ParquetSink:
+    folder: Path
+    procs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    coverage: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[dict[str, Any]] = field(default_factory=list)
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    tables: dict[str, list[str]] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=lambda: {"quality": "complete", "clock": "none"})
+    _waiting: dict[str, list[pa.Table]] = field(default_factory=dict)
+
+    def emit(self, table: str, data: Any) -> None:
+        if hasattr(data, "to_arrow_table"):
+            data = data.to_arrow_table()
+        rows = conform(table, data)
+        waiting = self._waiting.setdefault(table, [])
+        waiting.append(rows)
+        if sum(batch.num_rows for batch in waiting) >= _SMALL_ROWS:
+            self._write(table)
+
+    def _write(self, table: str) -> None:
+        batches = self._waiting.pop(table, [])
+        parts = self.tables.setdefault(table, [])
+        name = f"{table}-{len(parts):05d}.parquet"
+        pq.write_table(pa.concat_tables(batches), self.folder / name, compression="zstd")
+        parts.append(name)
+
+    def proc(self, number: int = 0, **known: Any) -> None:
+        entry = self.procs.setdefault(str(number), {})
+        entry.update({key: value for key, value in known.items() if value is not None and value != "none"})
+
+    def cover(self, capability: str, **known: Any) -> None:
+        if capability not in CAPABILITIES:
+            raise ValueError(f"{capability}: not in states.CAPABILITIES")
+        self.coverage.append({"capability": capability, **known})
+
+    def warn(self, code: str, message: str, hides: str, *, byte: int | None = None, line: int | None = None) -> None:
+        self.warnings.append({"code": code, "message": message[:2000], "hides": hides, "byte": byte, "line": line})
+
+    def fact(self, key: str, value: str, **known: Any) -> None:
+        self.facts.append({"key": key[:500], "value": value[:10_000], **known})
+
+    def clock(self, kind: str, *, error_ns: int | None = None) -> None:
+        self.state["clock"], self.state["clock_error_ns"] = kind, error_ns
+
+    def damaged(self, quality: str, *, byte: int | None = None, lost_bytes: int | None = None) -> None:
+        if quality not in QUALITIES:
+            raise ValueError(f"{quality}: none of {', '.join(QUALITIES)}")
+        self.state.update(quality=quality, bad_byte=byte, lost_bytes=lost_bytes)
+
+    def finish(self) -> dict[str, Any]:
+        for table in list(self._waiting):
+            self._write(table)
+        meta = {
+            **self.state,
+            "procs": self.procs,
+            "coverage": self.coverage,
+            "warnings": self.warnings,
+            "facts": self.facts,
+            "tables": self.tables,
+        }
+        (self.folder / "meta.json").write_bytes(orjson.dumps(meta))
+        return meta
+
+
+def ingest(
+    found: Sequence[Found], cache: Path, *, on_artifact: Callable[[int, int, str], None] = lambda *_: None
+) -> list[Loaded]:
+    """Loads every artifact, from the cache where it can; `on_artifact(number, total, name)` reports progress."""
+    cache.mkdir(parents=True, exist_ok=True)
+    loaded = []
+    for number, item in enumerate(found):
+        on_artifact(number, len(found), item.source.name)
+        loaded.append(_load(item, cache))
+    return loaded
+
+
+def _load(item: Found, cache: Path) -> Loaded:
+    if item.format is None:
+        quality = "failed" if item.problems else "unknown" if item.bytes else "empty"
+        warnings = [{"code": c, "message": m, "hides": h, "byte": None, "line": None} for c, m, h in item.problems]
+        empty: dict[str, Any] = {"quality": quality, "clock": "none", "warnings": warnings}
+        return Loaded(item, None, {**empty, "procs": {}, "coverage": [], "facts": [], "tables": {}})
+    module = formats()[item.format]
+    # The name takes part where a format reads facts from it; equal files of different ranks stay apart.
+    entry = cache / f"{item.source.sha256}-{item.format}-v{module.VERSION}"
+    known = _cached(entry)
+    if known is not None:
+        return Loaded(item, entry, known, reused=True)
+    scratch = Path(tempfile.mkdtemp(prefix="loading-", dir=cache))
+    sink = _ParquetSink(scratch)
+    _run(module, item, sink)
+    meta = sink.finish()
+    shutil.rmtree(entry, ignore_errors=True)
+    scratch.rename(entry)
+    return Loaded(item, entry, meta)
+
+
+def _cached(entry: Path) -> dict[str, Any] | None:
+    try:
+        meta: dict[str, Any] = orjson.loads((entry / "meta.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return None
+    return meta
+
+
+def _run(module: Format, item: Found, sink: _ParquetSink) -> None:
+    """One artifact's fault never ends the analysis: whatever goes wrong becomes a warning of that artifact."""
+    for code, message, hides in item.problems:
+        sink.warn(code, message, hides)
+    try:
+        module.load(item.source, sink)
+    except ArtifactError as error:
+        code = "refused" if isinstance(error, Untrusted) else "unreadable"
+        sink.warn(code, str(error), "what lies beyond this position", byte=error.byte)
+        sink.damaged("partial" if sink.tables or sink._waiting else "failed", byte=error.byte)
+    except (MemoryError, RecursionError, Exception) as error:
+        sink.warn("loader-fault", f"{item.format} failed: {type(error).__name__}: {error}", "the rest of this file")
+        sink.damaged("partial" if sink.tables or sink._waiting else "failed")
+    if item.source.damage:
+        sink.warn("damaged-compression", item.source.damage, "everything after the damaged place")
+        if sink.state["quality"] == "complete":
+            sink.damaged("partial")

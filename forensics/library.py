@@ -1,0 +1,178 @@
+"""Loads the rule library: every rule file below `rules/` and below a site's own folders."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forensics.errors import RuleError
+from forensics.resources import resource_folder
+from forensics.rule import PythonRule, Question, Row, Rule, Threshold, Variant
+from forensics.states import CAPABILITIES, SEVERITIES, STATES, STRENGTHS
+
+_FRONT = re.compile(r"\A\s*/\*(.*?)\*/(.*)\Z", re.DOTALL)
+_VARIANT = re.compile(r"^--\s*variant:\s*([\w-]+)\s*$", re.MULTILINE)
+# Their result depends on the order in which rows arrive, which no SELECT promises.
+_ORDER_DEPENDENT = re.compile(r"\b(first|last|any_value|arbitrary|list|array_agg|string_agg|group_concat)\s*\(", re.IGNORECASE)
+_TEXTS = ("title", "proves", "cannot_prove", "message", "fix")
+_KEYS = {*_TEXTS, "severity", "role", "scope", "causes", "requires", "references", "thresholds", "variant"}
+
+
+def load_rules(folders: Sequence[Path] = (), thresholds: Mapping[str, Mapping[str, float]] | None = None) -> list[Rule]:
+    """All rules sorted by id; `folders` adds a site's rules, `thresholds` overrides values by rule and name.
+
+    Raises RuleError naming the file and what is wrong with it.
+    """
+    found: dict[str, Rule] = {}
+    for root in (resource_folder("rules"), *folders):
+        for path in sorted([*root.glob("*/*.sql"), *root.glob("*/*.py")]):
+            if path.parent.name.startswith("_") or path.name.startswith("_"):
+                continue
+            loaded = load_rule(path)
+            if loaded.id in found:
+                raise RuleError(f"{path}: rule {loaded.id} is already defined by {found[loaded.id].path}; rename one")
+            found[loaded.id] = loaded
+    for name, values in (thresholds or {}).items():
+        if name not in found:
+            raise RuleError(f"configuration: thresholds for {name}; there is no such rule")
+        found[name] = _override(found[name], values)
+    return [found[name] for name in sorted(found)]
+
+
+def load_views(folders: Sequence[Path] = ()) -> list[str]:
+    """SQL of the shared views in `_views` folders, in the order of their names."""
+    files = [path for root in (resource_folder("rules"), *folders) for path in sorted(root.glob("_views/*.sql"))]
+    return [path.read_text(encoding="utf-8") for path in files]
+
+
+def load_rule(path: Path) -> Rule:
+    """One rule file; raises RuleError."""
+    rule_id = f"{path.parent.name}-{path.stem.replace('_', '-')}"
+    try:
+        return _python_rule(rule_id, path) if path.suffix == ".py" else _sql_rule(rule_id, path)
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+        raise RuleError(f"{path}: {error}; expected a rule as rules/README.md describes it") from error
+
+
+def _sql_rule(rule_id: str, path: Path) -> Rule:
+    parts = _FRONT.match(path.read_text(encoding="utf-8"))
+    if not parts:
+        raise RuleError(f"{path}: no front matter; expected TOML in a block comment at the top")
+    pieces = _VARIANT.split(parts[2])
+    if pieces[0].strip():
+        raise RuleError(f"{path}: SQL before the first '-- variant: NAME' line")
+    bodies = {name: sql.strip().rstrip(";") for name, sql in zip(pieces[1::2], pieces[2::2], strict=True)}
+    for name, sql in bodies.items():
+        _check_sql(path, name, sql)
+    return _build(rule_id, path, tomllib.loads(parts[1]), bodies, {})
+
+
+def _check_sql(path: Path, variant: str, sql: str) -> None:
+    bare = re.sub(r"--[^\n]*|'(?:[^']|'')*'", " ", sql)
+    for match in _ORDER_DEPENDENT.finditer(bare):
+        depth, end = 1, match.end()
+        while depth and end < len(bare):
+            depth += {"(": 1, ")": -1}.get(bare[end], 0)
+            end += 1
+        if not re.search(r"\bORDER\s+BY\b", bare[match.end() : end], re.IGNORECASE):
+            raise RuleError(f"{path}: variant {variant} uses {match[1]}() without ORDER BY; its result depends on row order")
+    if not re.search(r"\bORDER\s+BY\b[^()]*\Z", bare, re.IGNORECASE):
+        raise RuleError(f"{path}: variant {variant} does not end in ORDER BY; findings need a fixed order")
+
+
+def _python_rule(rule_id: str, path: Path) -> Rule:
+    name = f"forensics_rule_{rule_id.replace('-', '_')}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise RuleError(f"{path}: cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look the module up there while it executes
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise RuleError(f"{path}: {type(error).__name__}: {error}") from error
+    declared = [value for value in vars(module).values() if isinstance(value, PythonRule)]
+    if len(declared) != 1:
+        raise RuleError(f"{path}: found {len(declared)} functions with @rule; expected one")
+    return _build(rule_id, path, declared[0].front, {}, declared[0].functions)
+
+
+def _build(
+    rule_id: str,
+    path: Path,
+    front: Mapping[str, Any],
+    bodies: Mapping[str, str],
+    functions: Mapping[str, Callable[[Question], Iterable[Row]]],
+) -> Rule:
+    _check_front(path, front, {*bodies, *functions})
+    variants = [
+        Variant(
+            name,
+            tuple(given["needs"]),
+            given["strength"],
+            given.get("says", "").strip(),
+            bodies.get(name),
+            functions.get(name),
+        )
+        for name, given in front["variant"].items()
+    ]
+    variants.sort(key=lambda v: STRENGTHS.index(v.strength))
+    return Rule(
+        id=rule_id,
+        path=str(path),
+        **{key: " ".join(front[key].split()) for key in _TEXTS},
+        severity=front["severity"],
+        role=front.get("role", "cause"),
+        scope=front.get("scope", "process"),
+        causes=tuple(front.get("causes", ())),
+        requires=tuple(front.get("requires", ())),
+        references=tuple(front.get("references", ())),
+        thresholds={
+            name: Threshold(name, float(t["value"]), t["unit"], t["why"]) for name, t in front.get("thresholds", {}).items()
+        },
+        variants=tuple(variants),
+    )
+
+
+def _check_front(path: Path, front: Mapping[str, Any], bodies: set[str]) -> None:
+    problems = [f"unknown key {key}" for key in front if key not in _KEYS]
+    problems += [f"{key} is missing" for key in (*_TEXTS, "severity", "variant") if not front.get(key)]
+    if front.get("severity") not in SEVERITIES:
+        problems.append(f"severity {front.get('severity')!r} is none of {', '.join(SEVERITIES)}")
+    if front.get("role", "cause") not in {"cause", "symptom", "performance"}:
+        problems.append(f"role {front.get('role')!r} is none of cause, symptom, performance")
+    if front.get("scope", "process") not in {"process", "job"}:
+        problems.append(f"scope {front.get('scope')!r} is neither process nor job")
+    for link in (*front.get("causes", ()), *front.get("requires", ())):
+        state = STATES.get(link.get("state", ""))
+        if state is None:
+            problems.append(f"unknown state {link.get('state')!r}")
+        elif link.get("of", state.entity) != state.entity:
+            problems.append(f"{link['state']} is a state of a {state.entity}, not of a {link['of']}")
+    for name, variant in front.get("variant", {}).items():
+        if name not in bodies:
+            problems.append(f"variant {name} has no SQL")
+        if variant.get("strength") not in STRENGTHS:
+            problems.append(f"variant {name}: strength {variant.get('strength')!r} is none of {', '.join(STRENGTHS)}")
+        needs = variant.get("needs", [])
+        problems += [f"variant {name}: unknown capability {n}" for n in needs if n.partition(":")[0] not in CAPABILITIES]
+        if not needs:
+            problems.append(f"variant {name} needs no capability")
+    problems += [f"SQL for the undeclared variant {name}" for name in bodies - set(front.get("variant", {}))]
+    if problems:
+        raise RuleError(f"{path}: {'; '.join(problems)}")
+
+
+def _override(found: Rule, values: Mapping[str, float]) -> Rule:
+    from dataclasses import replace
+
+    unknown = set(values) - set(found.thresholds)
+    if unknown:
+        raise RuleError(f"configuration: {found.id} has no threshold {', '.join(sorted(unknown))}")
+    changed = {n: replace(t, value=float(values.get(n, t.value))) for n, t in found.thresholds.items()}
+    return replace(found, thresholds=changed)

@@ -1,0 +1,102 @@
+"""Which process of the job each artifact speaks of: joins what contents, names and folders say.
+
+A rank is one process per attempt. What carries no rank is one process per host and attempt, and that process is the
+job's only rank when the job has just one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+FIELDS = ("host", "rank", "local_rank", "world_size", "pid", "device", "start_ns", "end_ns", "exit_code", "signal")
+_ORIGINS = ("content", "file-name", "folder", "none")
+
+
+@dataclass(frozen=True)
+class Mention:
+    """What one artifact says of one of its processes. `job_wide`: it has none, its rows belong to the job."""
+
+    artifact_id: int
+    number: int
+    known: Mapping[str, Any]
+
+
+@dataclass
+class Processes:
+    """Rows of `proc` and, for each (artifact, number), the id of its process."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ids: dict[tuple[int, int], int] = field(default_factory=dict)
+
+
+def identify_processes(mentions: Sequence[Mention]) -> Processes:
+    """Ids are dense from 0 in the order of attempt, rank, host, pid."""
+    mentions = [_completed(m, _rank_by_local(mentions)) for m in mentions]
+    ranks = {m.known["rank"] for m in mentions if m.known.get("rank") is not None}
+    worlds = {m.known["world_size"] for m in mentions if m.known.get("world_size")}
+    only_rank = next(iter(ranks)) if len(ranks) == 1 and max(worlds, default=1) <= 1 else None
+    groups: dict[tuple[Any, ...], list[Mention]] = {}
+    for mention in mentions:
+        groups.setdefault(_key(mention.known, only_rank), []).append(mention)
+    processes = Processes()
+    for key in sorted(groups, key=lambda k: tuple((x is None, x) for x in k)):
+        number = len(processes.rows)
+        processes.rows.append(_row(number, key, groups[key]))
+        processes.ids.update({(m.artifact_id, m.number): number for m in groups[key]})
+    return processes
+
+
+def _rank_by_local(mentions: Sequence[Mention]) -> dict[tuple[Any, int], int]:
+    """Global rank of (host, local rank) where some artifact says both, for artifacts that say only the local one."""
+    return {
+        (m.known.get("host"), m.known["local_rank"]): m.known["rank"]
+        for m in mentions
+        if m.known.get("rank") is not None and m.known.get("local_rank") is not None
+    }
+
+
+def _completed(mention: Mention, by_local: Mapping[tuple[Any, int], int]) -> Mention:
+    known = dict(mention.known)
+    local = known.get("local_rank")
+    if known.get("rank") is None and local is not None:
+        candidates = {rank for (_, other), rank in by_local.items() if other == local}
+        rank = by_local.get((known.get("host"), local))
+        if rank is None and len(candidates) == 1:
+            rank = candidates.pop()
+        known["rank"] = local if rank is None and not by_local else rank
+        if known["rank"] is not None:
+            known["rank_origin"] = "folder"
+    return Mention(mention.artifact_id, mention.number, known)
+
+
+def _key(known: Mapping[str, Any], only_rank: int | None) -> tuple[Any, ...]:
+    attempt, rank = known.get("attempt") or 0, known.get("rank")
+    if rank is None:
+        rank = only_rank
+    if rank is not None:
+        return (attempt, rank, None, None)
+    separate = known.get("separate")  # a process that shares a file with others and is known by its pid alone
+    return (attempt, None, known.get("host"), known.get("pid") if separate else None)
+
+
+def _row(number: int, key: tuple[Any, ...], mentions: Sequence[Mention]) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": number, "attempt": key[0], **dict.fromkeys(FIELDS), "rank_origin": "none"}
+    for mention in mentions:
+        for name in FIELDS:
+            value = mention.known.get(name)
+            if value is None:
+                continue
+            if name == "start_ns" and row[name] is not None:
+                value = min(value, row[name])
+            elif name == "end_ns" and row[name] is not None:
+                value = max(value, row[name])
+            elif row[name] is not None:
+                continue
+            row[name] = value
+        origin = mention.known.get("rank_origin", "none")
+        row["rank_origin"] = min(row["rank_origin"], origin, key=_ORIGINS.index)
+    if key[1] is not None:
+        row["rank"] = key[1]
+    return row
