@@ -108,13 +108,23 @@ class _ParquetSink:
 
 
 def ingest(
-    found: Sequence[Found], cache: Path, *, on_artifact: Callable[[int, int, str], None] = lambda *_: None
+    found: Sequence[Found],
+    cache: Path,
+    *,
+    expired: Callable[[], bool] = lambda: False,
+    on_artifact: Callable[[int, int, str], None] = lambda *_: None,
 ) -> list[Loaded]:
-    """Loads every artifact, from the cache where it can; `on_artifact(number, total, name)` reports progress."""
+    """Loads every artifact, from the cache where it can; `on_artifact(number, total, name)` reports progress.
+
+    Once `expired()` is true, what is left is listed as not loaded.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     loaded = []
     for number, item in enumerate(found):
         on_artifact(number, len(found), item.source.name)
+        if expired():
+            item.format = None
+            item.problems.append(("time-limit", "not loaded: the time limit was reached", "everything in this file"))
         loaded.append(_load(item, cache))
     return loaded
 

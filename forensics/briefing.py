@@ -1,0 +1,353 @@
+"""What a reader is told: fills the report's view and report.json from the case, the verdict and the rules.
+
+All text that comes from artifacts is masked here, so that every rendering shows the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+import orjson
+
+from forensics import __version__
+from forensics.citations import Citations
+from forensics.engine import Judgement
+from forensics.finding import Evidence, Finding, Verdict, format_bytes
+from forensics.redact import mask
+from forensics.report import view
+from forensics.rule import Rule
+from forensics.states import SEVERITIES
+
+MAX_TIMELINE = 300
+_KEY_FACTS = (
+    ("torch", "PyTorch"),
+    ("cuda_version", "CUDA"),
+    ("driver_version", "Driver"),
+    ("python", "Python"),
+    ("command", "Command"),
+)
+
+
+def brief(
+    con: duckdb.DuckDBPyConnection,
+    name: str,
+    verdict: Verdict,
+    judgement: Judgement,
+    rules: Sequence[Rule],
+    citations: Citations,
+) -> view.Report:
+    """The report's view model."""
+    known = {rule.id: rule for rule in rules}
+    nodes, edges = _chain(verdict)
+    return view.Report(
+        title=name,
+        artifacts_name=name,
+        generated_by=f"forensics {__version__}",
+        verdict=_verdict(verdict),
+        findings=tuple(_finding(f, verdict, known[f.rule]) for f in _ordered(verdict, judgement)),
+        chain_nodes=nodes,
+        chain_edges=edges,
+        ruled_out=tuple(view.RuledOut(r.rule, r.title, r.reason, r.variant) for r in verdict.ruled_out),
+        not_checked=tuple(view.NotChecked(n.rule, n.title, n.missing, n.meaning, n.capture) for n in verdict.not_checked),
+        artifacts=_artifacts(con),
+        warnings=_warnings(con),
+        job_facts=_job_facts(con),
+        processes=_processes(con),
+        timeline=_timeline(con, citations),
+        series=_series(con),
+    )
+
+
+def _ordered(verdict: Verdict, judgement: Judgement) -> list[Finding]:
+    chosen = [*verdict.root_causes, *verdict.consequences]
+    ids = {f.id for f in chosen}
+    rest = sorted((f for f in judgement.findings if f.id not in ids), key=lambda f: (SEVERITIES.index(f.severity), f.id))
+    return [*chosen, *rest]
+
+
+def _verdict(verdict: Verdict) -> view.VerdictView:
+    root = verdict.root_causes[0] if verdict.root_causes else None
+    earliest = verdict.earliest
+    return view.VerdictView(
+        status=verdict.status,
+        sentence=mask(verdict.sentence),
+        confidence=root.confidence if root else None,
+        confidence_note=confidence_note(root),
+        culprit=_culprit(root) if root else (),
+        fix=root.fix if root else "",
+        not_established_reason=mask(" ".join(verdict.reasons)) if verdict.status == "not-established" else "",
+        earliest_anomaly=_evidence(earliest.evidence, note="earliest sign of trouble") if earliest else None,
+    )
+
+
+def confidence_note(root: Finding | None) -> str:
+    """How the confidence of a root cause came about."""
+    if root is None:
+        return ""
+    from forensics.ledger import calibration
+
+    measured = calibration()
+    if root.confidence is None:
+        return "not calibrated: no labelled case has this strength of proof"
+    return f"{root.strength}: {measured['note']}"
+
+
+def _culprit(root: Finding) -> tuple[tuple[str, str], ...]:
+    rows = []
+    if root.rank is not None:
+        rows.append(("rank", str(root.rank)))
+    if root.step is not None:
+        rows.append(("step", str(root.step)))
+    for key, label in (("op", "op"), ("where_in_code", "code"), ("module", "module"), ("host", "host"), ("device", "device")):
+        if root.facts.get(key) is not None:
+            rows.append((label, mask(str(root.facts[key]))))
+    if root.host and not any(label == "host" for label, _ in rows):
+        rows.append(("host", root.host))
+    if root.evidence:
+        rows.append(("evidence", root.evidence[0].label()))
+    return tuple(rows)
+
+
+def _evidence(evidence: Evidence, note: str = "") -> view.EvidenceView:
+    for kind in ("line", "byte", "row"):
+        position = getattr(evidence, kind)
+        if position is not None:
+            return view.EvidenceView(evidence.artifact, kind, position, evidence.text, note or evidence.note)
+    return view.EvidenceView(evidence.artifact, "", None, evidence.text, note or evidence.note)
+
+
+def _finding(finding: Finding, verdict: Verdict, rule: Rule) -> view.FindingView:
+    variant = next(v for v in rule.variants if v.name == finding.variant)
+    roots = {f.id for f in verdict.root_causes}
+    role = "other"
+    if finding.id in roots:
+        role = "independent" if verdict.status == "independent" else "root"
+    elif finding in verdict.consequences:
+        role = "consequence"
+    return view.FindingView(
+        id=finding.id,
+        rule=finding.rule,
+        title=finding.title,
+        variant=finding.variant,
+        severity=finding.severity,
+        strength=finding.strength,
+        role=role,
+        message=mask(finding.message),
+        confidence=finding.confidence if role in {"root", "independent"} else None,
+        rank=finding.rank,
+        step=finding.step,
+        ts_ns=finding.ts_ns,
+        proves=rule.proves,
+        cannot_prove=rule.cannot_prove,
+        says=variant.says,
+        fix=finding.fix,
+        references=tuple(rule.references),
+        explained_by=finding.explained_by,
+        evidence=tuple(_evidence(e) for e in finding.evidence),
+        query=variant.sql or f"Python rule {rule.id}; evidence: {', '.join(variant.needs)}",
+        query_language="sql" if variant.sql else "inputs",
+        thresholds=tuple(view.Threshold(t.name, f"{t.value:g}", t.unit, t.why) for t in rule.thresholds.values()),
+        facts=tuple((key, _fact_text(key, value)) for key, value in finding.facts.items()),
+        fingerprint=finding.fingerprint,
+    )
+
+
+def _fact_text(key: str, value: Any) -> str:
+    if key.endswith("_bytes") and isinstance(value, int | float):
+        return f"{format_bytes(value)} ({value:,.0f} B)"
+    return mask(str(value))[:2000]
+
+
+def _chain(verdict: Verdict) -> tuple[tuple[view.ChainNode, ...], tuple[view.ChainEdge, ...]]:
+    shown = [*verdict.root_causes, *verdict.consequences][:40]
+    ids = {f.id for f in shown}
+    nodes = tuple(
+        view.ChainNode(f"f{f.id}", f.title, _where(f), "finding", f.severity, f.id) for f in shown
+    )
+    edges = tuple(
+        view.ChainEdge(f"f{f.explained_by}", f"f{f.id}", f.explained_how.split(";")[-1].strip())
+        for f in shown
+        if f.explained_by in ids
+    )
+    return nodes, edges
+
+
+def _where(finding: Finding) -> str:
+    parts = [finding.rule]
+    if finding.rank is not None:
+        parts.append(f"rank {finding.rank}")
+    if finding.step is not None:
+        parts.append(f"step {finding.step}")
+    return " · ".join(parts)
+
+
+def _artifacts(con: duckdb.DuckDBPyConnection) -> tuple[view.ArtifactView, ...]:
+    rows = con.execute(
+        """
+        SELECT a.path, a.format, a.bytes, a.quality,
+            (SELECT string_agg(DISTINCT CASE WHEN p.rank IS NULL THEN 'process ' || p.id ELSE 'rank ' || p.rank END, ', '
+                ORDER BY CASE WHEN p.rank IS NULL THEN 'process ' || p.id ELSE 'rank ' || p.rank END)
+             FROM coverage AS c JOIN proc AS p ON p.id = c.proc_id WHERE c.artifact_id = a.id),
+            (SELECT string_agg(c.capability || ' ' || c.n_kept, ', ' ORDER BY c.capability)
+             FROM (SELECT capability, sum(n_kept) AS n_kept FROM coverage WHERE artifact_id = a.id GROUP BY capability) AS c
+             WHERE c.n_kept > 0),
+            (SELECT list(w.message ORDER BY w.code, w.message) FROM ingest_warning AS w WHERE w.artifact_id = a.id)
+        FROM artifact AS a ORDER BY a.id
+        """
+    ).fetchall()
+    return tuple(
+        view.ArtifactView(path, kind or "unknown", size, quality, procs or "", counts or "", tuple(mask(w) for w in warns or ()))
+        for path, kind, size, quality, procs, counts, warns in rows
+    )
+
+
+def _warnings(con: duckdb.DuckDBPyConnection) -> tuple[view.WarningView, ...]:
+    rows = con.execute(
+        "SELECT a.path, w.line, w.byte, w.message, w.hides FROM ingest_warning AS w JOIN artifact AS a ON a.id = w.artifact_id"
+        " ORDER BY a.id, w.line, w.byte, w.code, w.message"
+    ).fetchall()
+    return tuple(
+        view.WarningView(path, f"line {line}" if line is not None else f"byte {byte}" if byte is not None else "", mask(text), hides)
+        for path, line, byte, text, hides in rows
+    )
+
+
+def _job_facts(con: duckdb.DuckDBPyConnection) -> tuple[tuple[str, str], ...]:
+    one = con.execute("SELECT count(*), count(DISTINCT rank), max(world_size), count(DISTINCT host), max(attempt) + 1 FROM proc").fetchone()
+    procs, ranks, world, hosts, attempts = one or (0, 0, None, 0, None)
+    facts = [("Processes", str(procs))]
+    if ranks:
+        facts.append(("Ranks seen", f"{ranks} of {world}" if world else str(ranks)))
+    if hosts:
+        facts.append(("Hosts", str(hosts)))
+    if attempts and attempts > 1:
+        facts.append(("Attempts", str(attempts)))
+    for key, label in _KEY_FACTS:
+        values = con.execute("SELECT DISTINCT value FROM fact WHERE lower(key) = ? ORDER BY value LIMIT 3", [key]).fetchall()
+        if values:
+            facts.append((label, mask(", ".join(v[0] for v in values))[:200]))
+    steps = con.execute("SELECT max(step) FROM step").fetchone()
+    if steps and steps[0] is not None:
+        facts.append(("Last step", str(steps[0])))
+    return tuple(facts)
+
+
+def _processes(con: duckdb.DuckDBPyConnection) -> tuple[view.ProcessView, ...]:
+    rows = con.execute(
+        """
+        SELECT p.attempt, p.host, p.rank, coalesce(p.start_ns, t.lo), coalesce(p.end_ns, t.hi),
+            (SELECT min(CASE o.strength WHEN 'proof' THEN '0' WHEN 'strong' THEN '1' ELSE '2' END || o.result || ': ' || o.detail)
+             FROM outcome AS o WHERE o.proc_id = p.id)
+        FROM proc AS p
+        LEFT JOIN (SELECT proc_id, min(ts_ns) AS lo, max(ts_ns) AS hi FROM
+            (SELECT proc_id, ts_ns FROM log_event UNION ALL SELECT proc_id, ts_ns FROM slice UNION ALL SELECT proc_id, ts_ns FROM sample)
+            WHERE ts_ns > 0 GROUP BY proc_id) AS t ON t.proc_id = p.id
+        ORDER BY p.id LIMIT 5000
+        """
+    ).fetchall()
+    return tuple(
+        view.ProcessView(attempt, host or "", rank, mask(str(result or "0unknown"))[1:300], first, last)
+        for attempt, host, rank, first, last, result in rows
+    )
+
+
+def _timeline(con: duckdb.DuckDBPyConnection, citations: Citations) -> tuple[view.Moment, ...]:
+    rows = con.execute(
+        """
+        SELECT ts_ns, rank, coalesce(class, role), coalesce(exception || ': ', '') || coalesce(message, signature), artifact_id, line, byte
+        FROM log
+        WHERE ts_ns IS NOT NULL AND role IN ('primary', 'symptom', 'secondary')
+        ORDER BY ts_ns, artifact_id, row LIMIT ?
+        """,
+        [MAX_TIMELINE],
+    ).fetchall()
+    moments = []
+    for ts, rank, kind, label, artifact_id, line, byte in rows:
+        cited = citations.cite({"artifact_id": artifact_id, "line": line, "byte": byte, "text": label})
+        shown = mask(" ".join(str(label).split()))[:240]
+        moments.append(view.Moment(ts, rank, kind, shown, _evidence(cited) if cited else None))
+    return tuple(moments)
+
+
+def _series(con: duckdb.DuckDBPyConnection) -> tuple[view.SeriesView, ...]:
+    rows = con.execute(
+        """
+        SELECT name, rank, step, value FROM metric
+        WHERE name IN ('loss', 'grad_norm', 'loss_scale') AND step IS NOT NULL
+        ORDER BY name DESC, rank, step, artifact_id, row
+        """
+    ).fetchall()
+    grouped: dict[tuple[str, int | None], dict[float, float]] = {}
+    for name, rank, step, value in rows:
+        grouped.setdefault((name, rank), {})[float(step)] = value
+    return tuple(
+        view.SeriesView(name, "", rank, tuple(points.items()))
+        for (name, rank), points in list(grouped.items())[:24]
+        if len(points) > 1
+    )
+
+
+def to_json(verdict: Verdict, judgement: Judgement, report: view.Report) -> bytes:
+    """report.json: the contract is `verdict` and `findings`; `artifacts`, `warnings` and `job` are for readers."""
+    document = {
+        "format": "forensics.report/1",
+        "generated_by": report.generated_by,
+        "verdict": {
+            "status": verdict.status,
+            "sentence": report.verdict.sentence,
+            "root_causes": [_entry(f) for f in verdict.root_causes],
+            "consequences": [_entry(f) for f in verdict.consequences],
+            "ruled_out": [{"rule": r.rule, "variant": r.variant, "reason": r.reason} for r in verdict.ruled_out],
+            "not_checked": [
+                {"rule": n.rule, "missing": n.missing, "meaning": n.meaning, "capture": n.capture} for n in verdict.not_checked
+            ],
+            "earliest_anomaly": _anomaly(verdict),
+            "reasons": [mask(reason) for reason in verdict.reasons],
+        },
+        "findings": [{**_entry(f), "severity": f.severity} for f in judgement.findings],
+        "artifacts": [
+            {"path": a.path, "format": a.format, "bytes": a.n_bytes, "quality": a.quality, "warnings": list(a.warnings)}
+            for a in report.artifacts
+        ],
+        "warnings": [{"artifact": w.artifact, "where": w.where, "message": w.message, "hides": w.hides} for w in report.warnings],
+        "job": dict(report.job_facts),
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2, default=str) + b"\n"
+
+
+def _entry(finding: Finding) -> Mapping[str, Any]:
+    return {
+        "id": finding.id,
+        "rule": finding.rule,
+        "title": finding.title,
+        "variant": finding.variant,
+        "strength": finding.strength,
+        "confidence": finding.confidence,
+        "attempt": finding.attempt,
+        "rank": finding.rank,
+        "step": finding.step,
+        "ts_ns": finding.ts_ns,
+        "message": mask(finding.message),
+        "fix": finding.fix,
+        "evidence": [e.position() for e in finding.evidence],
+        "facts": {key: _fact_json(value) for key, value in finding.facts.items()},
+        "explained_by": finding.explained_by,
+        "fingerprint": finding.fingerprint,
+    }
+
+
+def _fact_json(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask(value)[:2000]
+    if isinstance(value, float) and value != value:
+        return "nan"
+    return value
+
+
+def _anomaly(verdict: Verdict) -> dict[str, Any] | None:
+    if verdict.earliest is None:
+        return None
+    found = verdict.earliest
+    return {"message": mask(found.message), "rank": found.rank, "ts_ns": found.ts_ns, "evidence": found.evidence.position()}

@@ -1,0 +1,84 @@
+"""Turns "row R of artifact A" into a place that a reader can open: file and line, byte or row, with its text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import duckdb
+
+from forensics.artifact import Source
+from forensics.finding import Evidence
+from forensics.formats import formats
+from forensics.redact import mask
+
+_EXCERPT = 400  # characters of an artifact's text shown per place
+_LINE_SCAN_BYTES = 64 << 20  # files up to this size are read to find a line whose byte is not known
+
+
+class Citations:
+    """Resolves places of one case. `sources`: where each artifact id lies on disk."""
+
+    def __init__(self, con: duckdb.DuckDBPyConnection, sources: Sequence[Source]) -> None:
+        self._con = con
+        self._sources = sources
+        rows = con.execute("SELECT id, path, format FROM artifact ORDER BY id").fetchall()
+        self._artifacts = {number: (path, kind) for number, path, kind in rows}
+        self._lines = lru_cache(maxsize=4)(self._read_lines)
+
+    def cite(self, place: Mapping[str, Any]) -> Evidence | None:
+        """`place` has `artifact_id` and any of `line`, `byte`, `row`, `text`, `note`; None when there is no artifact."""
+        artifact_id = place.get("artifact_id")
+        if artifact_id is None or artifact_id not in self._artifacts:
+            return None
+        path, kind = self._artifacts[artifact_id]
+        line, byte, row, text = place.get("line"), place.get("byte"), place.get("row"), place.get("text")
+        if line is None and byte is None and row is not None:
+            line, byte, text = self._look_up(artifact_id, kind, row, text)
+        if not text and line is not None:
+            text = self._text_of_line(artifact_id, line, byte)
+        shown = mask(str(text or ""))[:_EXCERPT]
+        return Evidence(artifact_id, path, line, byte, row, shown, str(place.get("note") or ""))
+
+    def _look_up(
+        self, artifact_id: int, kind: str | None, row: int, text: Any
+    ) -> tuple[int | None, int | None, Any]:
+        for table in ("log_event", "sample"):
+            columns = "line, byte" if table == "log_event" else "line, NULL"
+            query = f"SELECT {columns} FROM {table} WHERE artifact_id = ? AND row = ? AND line IS NOT NULL"
+            known = self._con.execute(query, [artifact_id, row]).fetchone()
+            if known:
+                return known[0], known[1], text
+        locate = getattr(formats().get(kind or ""), "locate", None)
+        if locate is None:
+            return None, None, text
+        near = self._con.execute(
+            "SELECT row, byte FROM position WHERE artifact_id = ? AND row <= ? AND byte IS NOT NULL ORDER BY row DESC LIMIT 1",
+            [artifact_id, row],
+        ).fetchone()
+        try:
+            place = locate(self._sources[artifact_id], row, near)
+        except (OSError, ValueError):
+            place = None
+        if place is None:
+            return None, None, text
+        return place.line, place.byte, text or place.text
+
+    def _text_of_line(self, artifact_id: int, line: int, byte: int | None) -> str:
+        source = self._sources[artifact_id]
+        try:
+            if byte is not None and source.path.stat().st_size > _LINE_SCAN_BYTES:
+                with source.open() as stream:
+                    while byte > 0 and (skipped := stream.read(min(byte, 1 << 20))):
+                        byte -= len(skipped)
+                    return stream.readline(1 << 16).decode("utf-8", "replace").strip()
+            lines = self._lines(artifact_id)
+        except OSError:
+            return ""
+        return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+
+    def _read_lines(self, artifact_id: int) -> list[str]:
+        with self._sources[artifact_id].open() as stream:
+            data = stream.read(_LINE_SCAN_BYTES)
+        return data.decode("utf-8", "replace").split("\n")

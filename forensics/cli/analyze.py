@@ -1,0 +1,127 @@
+"""`forensics analyze PATH`."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from forensics.errors import ForensicsError
+
+
+def analyze(
+    path: Path,
+    /,
+    *,
+    out: Path | None = None,
+    fail_on: Literal["critical", "high", "medium", "info", "never"] = "high",
+    rules: Annotated[list[Path] | None, Parameter(negative="")] = None,
+    config: Path | None = None,
+    cache: Path | None = None,
+    memory_limit: str | None = None,
+    threads: int = 2,
+    max_seconds: float | None = None,
+    format: Literal["text", "markdown"] = "text",
+    quiet: bool = False,
+) -> int:
+    """Find out why a job failed, from the folder, file or archive that it left behind.
+
+    Writes report.html, report.json and case.duckdb, and prints the verdict.
+
+    Parameters
+    ----------
+    path
+        Folder, file or archive (.tar*, .zip) with the job's artifacts.
+    out
+        Folder for the results; default ./NAME.forensics.
+    fail_on
+        Exit with 1 when a finding has at least this severity.
+    rules
+        Further folder of rules; may be given several times.
+    config
+        TOML file with [thresholds."RULE"] tables that override thresholds.
+    cache
+        Folder for parsed artifacts; default OUT/cache.
+    memory_limit
+        Bound for the database, such as 4GB.
+    threads
+        Threads of the database while loading.
+    max_seconds
+        Stop loading and judging after this time and report what is known.
+    format
+        How the verdict is printed.
+    quiet
+        Print nothing.
+    """
+    from forensics.pipeline import Settings
+    from forensics.pipeline import analyze as run
+
+    settings = Settings(
+        rules=rules or [],
+        thresholds=_thresholds(config),
+        cache=cache,
+        threads=threads,
+        memory_limit=memory_limit,
+        max_seconds=max_seconds,
+    )
+    with _Progress(quiet) as progress:
+        result = run(path, out, settings=settings, on_progress=progress)
+    if not quiet:
+        _print(result, format)
+    worst = min((_RANKED.index(f.severity) for f in result.findings), default=len(_RANKED))
+    return int(fail_on != "never" and worst <= _RANKED.index(fail_on))
+
+
+_RANKED = ("critical", "high", "medium", "info")
+
+
+def _thresholds(config: Path | None) -> dict[str, dict[str, float]]:
+    if config is None:
+        return {}
+    try:
+        given = tomllib.loads(config.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ForensicsError(f"{config}: {error}; expected a TOML file with [thresholds.\"RULE\"] tables") from error
+    return dict(given.get("thresholds", {}))
+
+
+def _print(result: Any, form: str) -> None:
+    from forensics.report.markdown import render_markdown
+    from forensics.report.terminal import render_terminal
+
+    if form == "markdown":
+        print(render_markdown(result.report))
+    else:
+        print(render_terminal(result.report, colour=sys.stdout.isatty()))
+        print(f"\nReport: {result.out / 'report.html'}")
+
+
+class _Progress:
+    """A line on the terminal while work goes on; nothing when stderr is no terminal."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._show = not quiet and sys.stderr.isatty()
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Progress:
+        if self._show:
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("discover", total=None, what="")
+        return self
+
+    def __call__(self, stage: str, done: int, total: int, what: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description=stage, completed=done, total=total, what=what[-60:])
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,60 @@
+"""`forensics query CASE SQL`."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Literal
+
+from forensics.errors import ForensicsError
+
+_SHOWN_ROWS = 1000
+
+
+def query(case: Path, sql: str, /, *, format: Literal["table", "csv", "json"] = "table") -> int:
+    """Ask a finished case a question in SQL.
+
+    Parameters
+    ----------
+    case
+        A case.duckdb, or the folder that `forensics analyze` wrote.
+    sql
+        A SELECT over the tables of the case; `SELECT * FROM duckdb_columns()` lists them with their comments.
+    format
+        table (first 1000 rows), csv or json lines (all rows).
+    """
+    import duckdb
+
+    from forensics.investigation import Case
+
+    with Case(case) as opened:
+        try:
+            relation = opened.query(sql)
+            if relation is None:
+                return 0
+            names = list(relation.columns)
+            rows = relation.limit(_SHOWN_ROWS).fetchall() if format == "table" else relation.fetchall()
+        except duckdb.Error as error:
+            raise ForensicsError(f"query: {error}") from error
+    if format == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(names)
+        writer.writerows(rows)
+    elif format == "json":
+        import orjson
+
+        for row in rows:
+            print(orjson.dumps(dict(zip(names, row, strict=True)), default=str).decode())
+    else:
+        _print_table(names, rows)
+    return 0
+
+
+def _print_table(names: list[str], rows: list[tuple[object, ...]]) -> None:
+    texts = [["" if value is None else str(value).replace("\n", " ")[:120] for value in row] for row in rows]
+    widths = [max(len(name), *(len(row[n]) for row in texts)) if texts else len(name) for n, name in enumerate(names)]
+    print("  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)).rstrip())
+    print("  ".join("-" * width for width in widths))
+    for row in texts:
+        print("  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip())

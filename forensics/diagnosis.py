@@ -1,0 +1,280 @@
+"""Joins findings into a causal graph and draws a verdict from it.
+
+A finding A explains B when a state that A causes travels (states.TRAVELS) to one that B requires, on an entity that
+both share, and time, attempt, rank, device and step allow it. Roots are what nothing explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forensics.finding import Anomaly, Finding, Link, NotChecked, RuledOut, Verdict
+from forensics.states import CAPABILITIES, SEVERITIES, STATES, STRENGTHS, TRAVELS
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+# How far a state reaches: its own rank, the ranks of its device or host, all ranks.
+_REACH = {"process": 0, "rank": 0, "device": 1, "host": 2, "group": 3, "job": 3}
+# Ends of processes: what only says "this job died" is contradicted when the job demonstrably completed.
+_FATAL = {"rank-failed", "rank-gone", "device-full", "host-full", "collective-stuck", "connection-lost", "context-poisoned"} | {
+    "device-lost",
+    "capture-broken",
+    "generator-poisoned",
+    "shm-full",
+    "disk-full",
+    "job-stopped",
+    "rank-stalled",
+    "input-stalled",
+}
+_ORDER = {state: number for number, state in enumerate(STATES)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the job ended as far as evidence goes: `completed` and `failed` are the strongest words for each."""
+
+    completed: str | None = None
+    completed_strength: str | None = None
+    failed: str | None = None
+    failed_strength: str | None = None
+
+    @property
+    def is_success(self) -> bool:
+        """Completion is shown, and no failure is shown more strongly."""
+        if self.completed_strength is None:
+            return False
+        if self.failed_strength is None:
+            return True
+        return STRENGTHS.index(self.completed_strength) < STRENGTHS.index(self.failed_strength)
+
+
+@dataclass(frozen=True)
+class _Path:
+    states: tuple[str, ...]
+    how: str
+    reach: int
+
+
+def diagnose(
+    findings: Sequence[Finding],
+    outcome: Outcome,
+    *,
+    ruled_out: Sequence[RuledOut] = (),
+    not_checked: Sequence[NotChecked] = (),
+    earliest: Anomaly | None = None,
+    confidence: Mapping[str, float] | None = None,
+) -> Verdict:
+    """The verdict over all findings; sets `explained_by` and `confidence` of each."""
+    for finding in findings:
+        finding.confidence = (confidence or {}).get(finding.strength)
+    _soften_survived(findings, outcome)
+    graph, links = _causal_graph(findings)
+    _explain(graph, findings, links)
+    roots = _ranked_roots(graph, findings)
+    common = {
+        "links": links,
+        "ruled_out": [r for r in ruled_out if r.rule not in {f.rule for f in findings}],
+        "not_checked": not_checked,
+        "earliest": earliest,
+    }
+    if not roots:
+        return _without_root(findings, outcome, common)
+    top = roots[0]
+    independent = [r for r in roots[1:] if _stands_alone(r, top)]
+    chosen = [top, *independent]
+    status = "independent" if independent else "root-cause"
+    chosen_ids = {f.id for f in chosen}
+    below = {n for f in chosen for n in _descendants(graph, f.id)}
+    consequences = [f for f in findings if f.id in below and f.id not in chosen_ids]
+    consequences.sort(key=_when)
+    others = [f for f in findings if f.id not in below and f.id not in chosen_ids]
+    sentence = top.message if status == "root-cause" else f"{len(chosen)} independent causes; first: {top.message}"
+    return Verdict(status, sentence, chosen, consequences, others, **common)  # type: ignore[arg-type]
+
+
+def _without_root(findings: Sequence[Finding], outcome: Outcome, common: Mapping[str, object]) -> Verdict:
+    symptoms = [f for f in findings if f.severity in {"critical", "high"} and f.role == "symptom"]
+    others = list(findings)
+    if outcome.is_success and not symptoms:
+        sentence = f"The job completed and nothing is wrong in the evidence: {outcome.completed}"
+        return Verdict("healthy", sentence, others=others, reasons=[str(outcome.completed)], **common)  # type: ignore[arg-type]
+    reasons = []
+    if symptoms:
+        reasons.append(f"{symptoms[0].message} What led to it is not in the evidence.")
+    earliest = common.get("earliest")
+    if isinstance(earliest, Anomaly):
+        reasons.append(f"The earliest sign of trouble is at {earliest.evidence.label()}: {earliest.message}")
+    if outcome.failed:
+        reasons.append(f"The job failed: {outcome.failed}")
+    if not reasons:
+        reasons.append("The evidence shows neither a failure nor that the job completed.")
+    sentence = f"The cause is not established. {reasons[0]}"
+    return Verdict("not-established", sentence, consequences=symptoms, others=others, reasons=reasons, **common)  # type: ignore[arg-type]
+
+
+def _soften_survived(findings: Sequence[Finding], outcome: Outcome) -> None:
+    """A failure that the job survived is no cause of death; faults of the result stay what they are."""
+    if not outcome.is_success:
+        return
+    for finding in findings:
+        fatal = finding.causes and all(cause["state"] in _FATAL for cause in finding.causes)
+        if finding.severity in {"critical", "high"} and (fatal or finding.role == "symptom"):
+            finding.severity = "medium"
+            finding.facts["survived"] = outcome.completed
+
+
+def _causal_graph(findings: Sequence[Finding]) -> tuple[nx.DiGraph, list[Link]]:
+    import networkx as nx
+
+    graph = nx.DiGraph()
+    graph.add_nodes_from(f.id for f in findings)
+    reached = {f.id: _reachable(f) for f in findings}
+    links = []
+    for cause in findings:
+        for effect in findings:
+            path = _best_path(cause, effect, reached[cause.id]) if cause.id != effect.id else None
+            if path is not None:
+                graph.add_edge(cause.id, effect.id)
+                links.append(Link(cause.id, effect.id, path.states, path.how))
+    return graph, _without_cycles(graph, links, {f.id: f for f in findings})
+
+
+def _reachable(finding: Finding) -> dict[str, _Path]:
+    """States that this finding brings about, with the shortest way to each."""
+    start = [_Path((c["state"],), "", _REACH[STATES[c["state"]].entity]) for c in finding.causes]
+    paths: dict[str, _Path] = {}
+    while start:
+        following = []
+        for path in start:
+            here = path.states[-1]
+            if here in paths:
+                continue
+            paths[here] = path
+            for travel in TRAVELS:
+                if travel.state == here:
+                    reach = max(path.reach, _REACH[STATES[travel.then].entity])
+                    how = f"{path.how}; {travel.how}" if path.how else travel.how
+                    following.append(_Path((*path.states, travel.then), how, reach))
+        start = following
+    return paths
+
+
+def _best_path(cause: Finding, effect: Finding, reached: Mapping[str, _Path]) -> _Path | None:
+    ways = [reached[r["state"]] for r in effect.requires if r["state"] in reached]
+    fitting = [way for way in ways if _fits(cause, effect, way.reach)]
+    return min(fitting, key=lambda way: len(way.states), default=None)
+
+
+def _fits(cause: Finding, effect: Finding, reach: int) -> bool:
+    if cause.attempt is not None and effect.attempt is not None and cause.attempt != effect.attempt:
+        return False
+    if reach == 0 and _differ(cause.rank, effect.rank):
+        return False
+    if reach == 1 and (_differ(cause.device, effect.device) or (cause.device is None and _differ(cause.rank, effect.rank))):
+        return False
+    if reach <= 2 and _differ(cause.host, effect.host):
+        return False
+    if cause.step is not None and effect.step is not None and cause.step > effect.step:
+        return False
+    return not _is_later(cause, effect)
+
+
+def _differ(one: object, other: object) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _is_later(cause: Finding, effect: Finding) -> bool:
+    """Whether the cause happened after the effect by more than both clocks may err."""
+    if cause.ts_ns is None or effect.ts_ns is None:
+        return False
+    same_file = bool(cause.evidence and effect.evidence and cause.evidence[0].artifact_id == effect.evidence[0].artifact_id)
+    if same_file:
+        return cause.ts_ns > effect.ts_ns
+    if cause.clock_error_ns is None or effect.clock_error_ns is None:
+        return False  # clocks that cannot be compared rule nothing out
+    return cause.ts_ns - effect.ts_ns > cause.clock_error_ns + effect.clock_error_ns
+
+
+def _without_cycles(graph: nx.DiGraph, links: list[Link], by_id: Mapping[int, Finding]) -> list[Link]:
+    """Of two findings that could each explain the other, the earlier and more specific one is the cause."""
+    kept = []
+    for link in sorted(links, key=lambda x: (_precedence(by_id[x.cause]), _precedence(by_id[x.effect]), x.cause, x.effect)):
+        if _precedence(by_id[link.cause]) > _precedence(by_id[link.effect]) and graph.has_edge(link.effect, link.cause):
+            graph.remove_edge(link.cause, link.effect)
+            continue
+        kept.append(link)
+    import networkx as nx
+
+    while not nx.is_directed_acyclic_graph(graph):
+        edges = [(a, b) for a, b, *_ in nx.find_cycle(graph)]
+        worst = max(edges, key=lambda e: (_precedence(by_id[e[0]]), e))
+        graph.remove_edge(*worst)
+        kept = [x for x in kept if (x.cause, x.effect) != worst]
+    return kept
+
+
+def _precedence(finding: Finding) -> tuple[int, int, float, int]:
+    """Smaller comes first as a cause: causes before symptoms, then earlier, then the more specific state."""
+    role = {"cause": 0, "symptom": 1, "performance": 2}[finding.role]
+    depth = min((_ORDER[c["state"]] for c in finding.causes), default=len(_ORDER))
+    explained = 1 if finding.requires else 0
+    return (role, explained, float(finding.ts_ns or 0), -depth)
+
+
+def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Link]) -> None:
+    by_id = {f.id: f for f in findings}
+    how = {(x.cause, x.effect): x.how for x in links}
+    for finding in findings:
+        causes = [by_id[n] for n in graph.predecessors(finding.id)]
+        if causes:
+            best = min(causes, key=lambda c: (*_weight(c), *_precedence(c), c.id))
+            finding.explained_by = best.id
+            finding.explained_how = how.get((best.id, finding.id), "")
+    for finding in findings:  # the same fault on several ranks: the first one stands for all
+        if finding.explained_by is None:
+            twins = [f for f in findings if f.rule == finding.rule and f.attempt == finding.attempt and f.explained_by is None]
+            first = min(twins, key=_when)
+            if first.id != finding.id:
+                finding.explained_by, finding.explained_how = first.id, "the same fault, seen first there"
+                graph.add_edge(first.id, finding.id)
+
+
+def _ranked_roots(graph: nx.DiGraph, findings: Sequence[Finding]) -> list[Finding]:
+    roots = [
+        f for f in findings if f.explained_by is None and f.role == "cause" and f.severity in {"critical", "high"}
+    ]
+    return sorted(roots, key=lambda f: (*_weight(f), -len(_descendants(graph, f.id)), *_when(f)))
+
+
+def _weight(finding: Finding) -> tuple[int, int]:
+    return SEVERITIES.index(finding.severity), STRENGTHS.index(finding.strength)
+
+
+def _when(finding: Finding) -> tuple[int, int, int]:
+    known = finding.ts_ns is None
+    first_line = finding.evidence[0].line or 0 if finding.evidence else 0
+    return (int(known), finding.ts_ns or first_line, finding.id)
+
+
+def _descendants(graph: nx.DiGraph, node: int) -> set[int]:
+    import networkx as nx
+
+    return set(nx.descendants(graph, node))
+
+
+def _stands_alone(other: Finding, top: Finding) -> bool:
+    """Whether a second root is a cause in its own right: as severe, proven, and not a later failure of the same rank."""
+    if _weight(other) > (SEVERITIES.index("critical"), STRENGTHS.index("strong")) or other.rule == top.rule:
+        return False
+    return _differ(other.rank, top.rank) or _differ(other.attempt, top.attempt)
+
+
+def not_checked_rules(missing: Sequence[tuple[str, str, str]]) -> list[NotChecked]:
+    """`missing`: (rule, title, capability) of rules that could not run for any process."""
+    return [
+        NotChecked(rule, title, name, CAPABILITIES[name.partition(":")[0]].meaning, CAPABILITIES[name.partition(":")[0]].capture)
+        for rule, title, name in missing
+    ]

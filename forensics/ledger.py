@@ -1,0 +1,154 @@
+"""Between the case and the diagnosis: reads what the verdict needs beside findings, and records what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+
+from forensics.case import connect
+from forensics.citations import Citations
+from forensics.diagnosis import Outcome, not_checked_rules
+from forensics.engine import Judgement
+from forensics.finding import Anomaly, NotChecked, RuledOut
+from forensics.rule import Rule
+from forensics.states import STRENGTHS
+
+
+class Budget:
+    """A deadline for the whole analysis; what it cuts off is reported as not checked."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+
+    def expired(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+
+def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
+    """The strongest evidence of completion and of failure in the last attempt."""
+    rows = con.execute(
+        """
+        SELECT result, strength, artifact_id, line, detail, a.path
+        FROM outcome AS o LEFT JOIN artifact AS a ON a.id = o.artifact_id
+        WHERE attempt = (SELECT max(attempt) FROM outcome)
+        ORDER BY artifact_id, line, result, detail
+        """
+    ).fetchall()
+    completed = [row for row in rows if row[0] == "completed" and not _is_overtaken(row, rows)]
+    failed = [row for row in rows if row[0] == "failed" and not _is_overtaken(row, rows)]
+    best_completed = min(completed, key=lambda r: STRENGTHS.index(r[1]), default=None)
+    best_failed = min(failed, key=lambda r: STRENGTHS.index(r[1]), default=None)
+    return Outcome(*_words(best_completed), *_words(best_failed))
+
+
+def _is_overtaken(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
+    """Within one log, later words about the end outweigh earlier ones, unless an exit code says otherwise."""
+    if row[1] == "proof":
+        return False
+    later = [r for r in rows if r[2] is not None and r[2] == row[2] and (r[3] or 0) > (row[3] or 0)]
+    return any(r[0] != row[0] for r in later[-1:])
+
+
+def _words(row: Sequence[Any] | None) -> tuple[str | None, str | None]:
+    if row is None:
+        return None, None
+    where = f" ({row[5]}:{row[3]})" if row[5] and row[3] else f" ({row[5]})" if row[5] else ""
+    return f"{row[4]}{where}", row[1]
+
+
+def ruled_out(judgement: Judgement, rules: Sequence[Rule]) -> list[RuledOut]:
+    """Rules that ran on evidence that could have shown their fault and found nothing for any process."""
+    titles = {rule.id: rule.title for rule in rules}
+    found = {finding.rule for finding in judgement.findings}
+    out: dict[str, RuledOut] = {}
+    for run in judgement.runs:
+        if run.outcome == "nothing-found" and run.rule not in found and run.rule not in out:
+            out[run.rule] = RuledOut(run.rule, titles[run.rule], run.variant or "", f"Nothing found, {run.reason}.")
+    return list(out.values())
+
+
+def not_checked(judgement: Judgement, rules: Sequence[Rule]) -> list[NotChecked]:
+    """Rules that could not run for any process, with the evidence that would have let them."""
+    titles = {rule.id: rule.title for rule in rules}
+    ran = {run.rule for run in judgement.runs if run.outcome != "not-run"}
+    missing = {run.rule: run.missing for run in judgement.runs if run.rule not in ran and run.missing}
+    failed = {run.rule: run.reason for run in judgement.runs if run.outcome == "failed"}
+    return [
+        *not_checked_rules([(rule, titles[rule], capability) for rule, capability in missing.items()]),
+        *(NotChecked(rule, titles[rule], "rule-fault", f"the rule itself failed: {why}", "") for rule, why in failed.items()),
+    ]
+
+
+def earliest_anomaly(con: duckdb.DuckDBPyConnection, citations: Citations) -> Anomaly | None:
+    """The first error or non-finite value over all processes, known to a rule or not."""
+    row = con.execute(
+        """
+        SELECT message, rank, ts_ns, artifact_id, line, byte FROM (
+            SELECT coalesce(exception || ': ', '') || coalesce(message, '') AS message, rank, ts_ns, artifact_id, line, byte,
+                CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak
+            FROM log
+            WHERE (role IN ('primary', 'symptom', 'secondary') OR class = 'line.error')
+              AND coalesce(class, '') NOT LIKE 'outcome.%' AND coalesce(fields ->> 'handled', 'false') <> 'true'
+            UNION ALL
+            SELECT name || ' is ' || value, rank, ts_ns, artifact_id, line, NULL, 0
+            FROM metric WHERE name IN ('loss', 'grad_norm') AND NOT isfinite(value)
+        )
+        ORDER BY weak, ts_ns NULLS LAST, artifact_id, line LIMIT 1
+        """
+    ).fetchone()
+    if row is None:
+        return None
+    evidence = citations.cite({"artifact_id": row[3], "line": row[4], "byte": row[5]})
+    return Anomaly(" ".join(str(row[0]).split())[:300], row[1], row[2], evidence) if evidence else None
+
+
+@lru_cache(maxsize=1)
+def calibration() -> dict[str, Any]:
+    """calibration.json: how often root causes of each strength were right on labelled cases, and on how many."""
+    measured: dict[str, Any] = orjson.loads(Path(__file__).with_name("calibration.json").read_bytes())
+    return measured
+
+
+def record(path: Path, judgement: Judgement) -> None:
+    """Writes findings and rule runs into the case."""
+    con = connect(path)
+    try:
+        con.execute("BEGIN")
+        for f in judgement.findings:
+            con.execute(
+                f"INSERT INTO finding VALUES ({', '.join('?' * 18)})",
+                [
+                    f.id,
+                    f.rule,
+                    f.variant,
+                    f.severity,
+                    f.strength,
+                    f.confidence,
+                    f.attempt,
+                    f.proc_id,
+                    f.rank,
+                    f.step,
+                    f.ts_ns,
+                    f.message,
+                    orjson.dumps([dict(c) for c in f.causes]).decode(),
+                    orjson.dumps([dict(r) for r in f.requires]).decode(),
+                    f.explained_by,
+                    orjson.dumps([e.position() for e in f.evidence]).decode(),
+                    orjson.dumps(f.facts, default=str).decode(),
+                    f.fingerprint,
+                ],
+            )
+        if judgement.runs:
+            con.executemany(
+                "INSERT INTO rule_run VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [[r.rule, r.variant, r.proc_id, r.outcome, r.reason, r.missing, r.n_findings] for r in judgement.runs],
+            )
+        con.execute("COMMIT")
+    finally:
+        con.close()

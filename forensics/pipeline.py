@@ -1,0 +1,108 @@
+"""The whole analysis on one page: discover → ingest → derive → judge → diagnose → report."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from forensics import briefing, diagnosis, ledger
+from forensics.assembly import assemble_case
+from forensics.case import open_for_rules
+from forensics.citations import Citations
+from forensics.discovery import discover
+from forensics.engine import Judgement, judge
+from forensics.finding import Finding, Verdict
+from forensics.ingest import Loaded, ingest
+from forensics.library import load_rules, load_views
+from forensics.report.html import render_html
+from forensics.report.view import Report
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may choose. `rules`: folders of site rules; `thresholds`: overrides by rule and name."""
+
+    rules: Sequence[Path] = ()
+    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    cache: Path | None = None
+    threads: int = 2
+    memory_limit: str | None = None
+    max_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Analysis:
+    verdict: Verdict
+    findings: Sequence[Finding]
+    report: Report
+    out: Path
+    n_parsed: int  # artifacts that were parsed, not taken from the cache
+
+
+def default_out(path: Path) -> Path:
+    """NAME.forensics in the current folder, where NAME is that of the analyzed folder, file or archive."""
+    return Path(f"{path.resolve().name or 'artifacts'}.forensics")
+
+
+def analyze(
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    settings: Settings | None = None,
+    on_progress: Callable[[str, int, int, str], None] = lambda *_: None,
+) -> Analysis:
+    """Analyzes a folder, file or archive; writes case.duckdb, report.json and report.html into `out`.
+
+    `on_progress(stage, done, total, what)` is called as work goes on. Raises ForensicsError when `path` does not
+    exist, a rule file is malformed, or `out` cannot be written; never for what is wrong inside artifacts.
+    """
+    chosen = settings or Settings()
+    budget = ledger.Budget(chosen.max_seconds)
+    path, out = Path(path), Path(out) if out is not None else default_out(Path(path))
+    rules, views = load_rules(chosen.rules, chosen.thresholds), load_views(chosen.rules)
+    out.mkdir(parents=True, exist_ok=True)
+    building, work = out / "case.duckdb.partial", Path(tempfile.mkdtemp(prefix="forensics-"))
+    building.unlink(missing_ok=True)
+    try:
+        on_progress("discover", 0, 1, str(path))
+        found = discover(path, work, outputs=out)
+        loaded = ingest(
+            found,
+            chosen.cache or out / "cache",
+            expired=budget.expired,
+            on_artifact=lambda done, total, name: on_progress("ingest", done, total, name),
+        )
+        on_progress("derive", 0, 1, "case.duckdb")
+        assemble_case(loaded, building, threads=chosen.threads, memory_limit=chosen.memory_limit)
+        on_progress("judge", 0, len(rules), f"{len(rules)} rules")
+        con = open_for_rules(building, chosen.memory_limit)
+        try:
+            citations = Citations(con, [item.found.source for item in loaded])
+            judgement = judge(con, rules, views, citations, expired=budget.expired)
+            verdict = diagnosis.diagnose(
+                judgement.findings,
+                ledger.read_outcome(con),
+                ruled_out=ledger.ruled_out(judgement, rules),
+                not_checked=ledger.not_checked(judgement, rules),
+                earliest=ledger.earliest_anomaly(con, citations),
+                confidence=ledger.calibration()["root_cause_is_right"],
+            )
+            report = briefing.brief(con, path.resolve().name, verdict, judgement, rules, citations)
+        finally:
+            con.close()
+        ledger.record(building, judgement)
+        building.replace(out / "case.duckdb")
+        (out / "report.json").write_bytes(briefing.to_json(verdict, judgement, report))
+        (out / "report.html").write_text(render_html(report), encoding="utf-8")
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+        building.unlink(missing_ok=True)
+    return _finished(verdict, judgement, report, out, loaded)
+
+
+def _finished(verdict: Verdict, judgement: Judgement, report: Report, out: Path, loaded: Sequence[Loaded]) -> Analysis:
+    parsed = sum(1 for item in loaded if item.folder is not None and not item.reused)
+    return Analysis(verdict, judgement.findings, report, out, parsed)
