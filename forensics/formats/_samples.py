@@ -1,0 +1,80 @@
+"""Builds rows of `sample` with bounded memory, and knows the names under which trainers log the same quantity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from forensics.artifact import Sink
+
+_BATCH_ROWS = 65_536
+_MAX_NAME = 500
+_COLUMNS: dict[str, pa.DataType] = {
+    "row": pa.int64(),
+    "proc": pa.int32(),
+    "step": pa.int64(),
+    "ts_ns": pa.int64(),
+    "line": pa.int64(),
+    "source": pa.string(),
+    "name": pa.string(),
+    "entity": pa.string(),
+    "device": pa.int32(),
+    "unit": pa.string(),
+    "value": pa.float64(),
+}
+_SCHEMA = pa.schema(list(_COLUMNS.items()))
+
+# Spellings in lower case with underscores, after a `train/`, `train_` or `training/` was taken off.
+_SAME_METRIC = {
+    "loss": "loss",
+    "lm_loss": "loss",  # Megatron
+    "grad_norm": "grad_norm",
+    "gradient_norm": "grad_norm",
+    "total_norm": "grad_norm",
+    "global_grad_norm": "grad_norm",
+    "lr": "learning_rate",
+    "learning_rate": "learning_rate",
+    "scale": "loss_scale",
+    "loss_scale": "loss_scale",
+    "amp_scale": "loss_scale",
+    "grad_scale": "loss_scale",
+    "epoch": "epoch",
+}
+_TRAIN_PREFIXES = ("train/", "train_", "train.", "training/", "training_")
+
+
+def folded(name: str) -> str:
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def canonical_metric(name: str) -> str:
+    """The normalised name of a training metric; other names as written."""
+    key = folded(name)
+    prefix = next((p for p in _TRAIN_PREFIXES if key.startswith(p)), "")
+    return _SAME_METRIC.get(key[len(prefix) :], name)
+
+
+class SampleRows:
+    """Collects samples and emits them in batches; `row` is their ordinal in the artifact."""
+
+    def __init__(self, sink: Sink, source: str) -> None:
+        self._sink = sink
+        self._source = source
+        self._rows: list[dict[str, Any]] = []
+        self.count = 0
+
+    def add(self, name: str, value: float, **known: Any) -> None:
+        """One sample; `known` are other columns of the table: step, ts_ns, line, entity, device, unit, proc, source."""
+        row = {"row": self.count, "proc": 0, "source": self._source, "name": name[:_MAX_NAME], "value": value, **known}
+        self._rows.append(row)
+        self.count += 1
+        if len(self._rows) >= _BATCH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._rows:
+            return
+        columns = {name: [row.get(name) for row in self._rows] for name in _COLUMNS}
+        self._sink.emit("sample", pa.table(columns, schema=_SCHEMA))
+        self._rows = []
