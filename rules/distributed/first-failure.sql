@@ -1,0 +1,86 @@
+/*
+title = "One rank failed before the others"
+severity = "critical"
+scope = "job"
+proves = """
+Of the ranks that failed, this one's own error (not a timeout and not a lost connection) carries the earliest time; the
+others failed after it or only waited for it."""
+cannot_prove = """
+Why it failed beyond what its own error says. Where clocks of hosts differ by more than the gap, the order is open."""
+message = "{who} failed first{at_step}: {error}"
+fix = "Start with this rank's own traceback; what the other ranks print is its echo."
+causes = [{ state = "rank-gone", of = "rank" }]
+requires = [{ state = "rank-failed", of = "rank" }]
+references = ["https://docs.pytorch.org/docs/stable/elastic/errors.html"]
+
+[thresholds.min_lead_ms]
+value = 1
+unit = "ms between the first failure and the next"
+why = "within a millisecond the order of two processes' messages means nothing"
+
+[variant.log]
+needs = ["log_event"]
+strength = "strong"
+*/
+-- variant: log
+WITH
+failure AS (
+    SELECT
+        e.*,
+        coalesce(CAST(e.fields ->> 'rank' AS INTEGER), e.rank) AS failed_rank,
+        e.class LIKE 'comm.%' OR e.role = 'symptom' OR e.role = 'secondary' AS is_echo,
+        coalesce(e.exception || ': ', '') || coalesce(e.message, e.signature, 'unknown error') AS error
+    FROM log AS e
+    WHERE e.role IN ('primary', 'symptom', 'secondary')
+      AND coalesce(e.fields ->> 'handled', 'false') <> 'true'
+      AND coalesce(e.class, '') NOT LIKE 'outcome.%'
+      AND coalesce(e.class, '') NOT LIKE 'sched.%'
+      AND coalesce(e.class, '') NOT IN ('meta', 'numerics.divergence')
+      AND (e.exception IS NOT NULL OR e.level = 'fatal' OR e.class LIKE 'crash.%' OR e.class LIKE 'comm.%' OR e.source = 'torchrun')
+),
+failed_rank AS (
+    SELECT
+        attempt,
+        failed_rank,
+        bool_and(is_echo) AS only_echoes,
+        min(ts_ns) AS first_ns,
+        min(ts_ns) FILTER (WHERE NOT is_echo) AS own_ns
+    FROM failure
+    WHERE failed_rank IS NOT NULL
+    GROUP BY attempt, failed_rank
+),
+lead AS (
+    SELECT
+        f.attempt,
+        f.failed_rank,
+        f.own_ns,
+        count(o.failed_rank) AS n_others,
+        min(coalesce(o.own_ns, o.first_ns)) - f.own_ns AS lead_ns,
+        bool_and(o.only_echoes) AS others_only_echo
+    FROM failed_rank AS f
+    JOIN failed_rank AS o ON o.attempt IS NOT DISTINCT FROM f.attempt AND o.failed_rank <> f.failed_rank
+    WHERE NOT f.only_echoes
+    GROUP BY f.attempt, f.failed_rank, f.own_ns
+)
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    l.failed_rank AS rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    left(e.error, 300) AS error,
+    u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
+    l.n_others AS n_other_failed_ranks,
+    coalesce(e.exception, e.signature) AS key
+FROM lead AS l
+JOIN failure AS e ON e.attempt IS NOT DISTINCT FROM l.attempt AND e.failed_rank = l.failed_rank AND NOT e.is_echo
+LEFT JOIN frame AS k ON k.id = e.stack_id
+LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
+WHERE (l.lead_ns >= $min_lead_ms * 1000000 OR l.others_only_echo)
+QUALIFY row_number() OVER (
+    PARTITION BY l.attempt
+    ORDER BY l.own_ns NULLS LAST, l.failed_rank, (e.stack_id IS NULL), e.ts_ns NULLS LAST, e.artifact_id, e.row
+) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;

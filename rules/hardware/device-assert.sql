@@ -1,0 +1,64 @@
+/*
+title = "An index was outside the tensor that it indexes"
+severity = "critical"
+proves = """
+A kernel found an index, label or token id outside the range that its operand allows; every later CUDA call of the
+process returns the same error."""
+cannot_prove = """
+Which Python line launched that kernel: the error surfaces at a later call unless CUDA_LAUNCH_BLOCKING=1 was set."""
+message = "{who}: a device-side assertion failed{at_step}{detail}"
+fix = "Check the range of labels, token ids and positions against the table they index (vocabulary size, number of classes, maximum position) on the CPU; run once with CUDA_LAUNCH_BLOCKING=1 to see the call."
+causes = [{ state = "index-out-of-range", of = "rank" }, { state = "context-poisoned", of = "process" }]
+requires = [{ state = "value-nonfinite", of = "rank" }]
+references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution"]
+
+[variant.assertion]
+needs = ["log_event"]
+strength = "strong"
+
+[variant.error]
+needs = ["log_event"]
+strength = "indication"
+says = "The assertion's own line, which names the condition, is not in the log."
+*/
+-- variant: assertion
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    e.fields ->> 'condition' AS condition,
+    e.fields ->> 'function' AS op,
+    ': ' || coalesce(e.fields ->> 'function', 'a kernel') || ' found that `' || (e.fields ->> 'condition') || '` does not hold' AS detail,
+    -- A check of the values themselves is no index: it reports what an earlier operator produced.
+    CASE WHEN regexp_matches(lower(e.fields ->> 'condition'), 'isnan|isfinite|isinf|!= ?inf|>= ?zero|>= ?0(\.0+)?f?$|probability|input_val')
+        AND NOT regexp_matches(lower(e.fields ->> 'condition'), 'idx|index|label|n_classes|target|src') THEN 'symptom' END AS role,
+    e.fields ->> 'condition' AS key
+FROM log AS e
+WHERE e.class = 'cuda.assert'
+  AND (e.fields ->> 'condition') IS NOT NULL
+  AND e.role <> 'noise'
+QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: error
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
+    coalesce('; it surfaced in ' || u.function || ' (' || u.file || ':' || u.line || ')', '') AS detail,
+    e.signature AS key
+FROM log AS e
+LEFT JOIN frame AS k ON k.id = e.stack_id
+LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
+WHERE e.class = 'cuda.assert'
+  AND e.role = 'primary'
+QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;

@@ -1,0 +1,125 @@
+/*
+title = "Allocation failed although enough memory was cached"
+severity = "critical"
+proves = """
+When the allocation failed, the allocator held at least as many free bytes as were requested, usable for this request
+(same device, stream, pool and size class), but no free run was long enough."""
+cannot_prove = """
+Why the free runs are short: varying lengths and one long-lived tensor in each segment look the same here. The blocks
+named as pinning are those that lie in segments with free space; which of them should have been freed is for the code."""
+message = "{who} asked for {requested_bytes:bytes}{at_step} with {free_bytes:bytes} free in its own cache; the longest free run was {largest_free_bytes:bytes}"
+fix = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and run again; where lengths vary, pad them to a few sizes; free or move the long-lived blocks that pin segments."
+causes = [{ state = "device-full", of = "device" }]
+references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management"]
+
+[thresholds.min_free_ratio]
+value = 1.0
+unit = "free bytes / requested bytes"
+why = "below 1 the device was simply full"
+
+[thresholds.min_log_free_ratio]
+value = 2.0
+unit = "reserved but unallocated bytes / requested bytes"
+why = "a log counts free bytes of all pools and streams; twice the request leaves room for those the request could not use"
+
+[variant.snapshot]
+needs = ["memory_segment", "memory_event.oom"]
+strength = "proof"
+
+[variant.log]
+needs = ["log_event"]
+strength = "indication"
+says = "The message gives reserved and allocated bytes only; the longest free run, and whether the free bytes were usable for the request, are not known."
+*/
+-- variant: snapshot
+WITH
+fragmented AS (
+    SELECT *
+    FROM allocation_failure
+    WHERE free_bytes >= $min_free_ratio * requested_bytes
+      AND largest_free_bytes < requested_bytes
+      AND n_allocated_later = 0
+),
+pinned_segment AS (
+    SELECT
+        f.artifact_id,
+        f.device,
+        s.addr,
+        sum(b.size_bytes) FILTER (WHERE b.state = 'inactive') AS joined_bytes
+    FROM fragmented AS f
+    JOIN memory_segment AS s
+        ON s.artifact_id = f.artifact_id AND s.device = f.device AND s.stream = f.stream
+        AND s.pool_id = '0.0' AND s.size_class = f.size_class
+    JOIN memory_block AS b ON b.artifact_id = s.artifact_id AND b.device = s.device AND b.segment_addr = s.addr
+    GROUP BY f.artifact_id, f.device, s.addr
+),
+pinning_block AS (
+    SELECT
+        b.artifact_id,
+        b.device,
+        b.row,
+        b.size_bytes,
+        g.joined_bytes,
+        coalesce(u.function || ' (' || u.file || ':' || u.line || ')', 'stack not recorded') AS place
+    FROM pinned_segment AS g
+    JOIN memory_block AS b ON b.artifact_id = g.artifact_id AND b.device = g.device AND b.segment_addr = g.addr
+    LEFT JOIN frame AS k ON k.id = b.stack_id
+    LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
+    WHERE b.state <> 'inactive' AND g.joined_bytes > 0
+    QUALIFY row_number() OVER (PARTITION BY b.artifact_id, b.device ORDER BY g.joined_bytes DESC, b.size_bytes, b.row) <= 8
+),
+pinning AS (
+    SELECT
+        artifact_id,
+        device,
+        list(
+            {
+                'artifact_id': artifact_id,
+                'row': row,
+                'note': 'pins its segment: freeing its ' || size_bytes || ' B would join ' || joined_bytes || ' free bytes; allocated in ' || place
+            }
+            ORDER BY joined_bytes DESC, size_bytes, row
+        ) AS evidence,
+        min_by(place, (-joined_bytes, size_bytes, row)) AS where_in_code
+    FROM pinning_block
+    GROUP BY artifact_id, device
+)
+SELECT
+    f.artifact_id,
+    f.row,
+    f.proc_id,
+    f.rank,
+    f.step,
+    f.ts_ns,
+    f.device,
+    f.requested_bytes,
+    f.free_bytes,
+    f.largest_free_bytes,
+    f.live_bytes,
+    f.reserved_bytes,
+    f.device_free_bytes,
+    round(f.largest_free_bytes / f.free_bytes, 3) AS contiguity_ratio,
+    p.where_in_code,
+    p.evidence,
+    'oom event of the snapshot' AS text
+FROM fragmented AS f
+LEFT JOIN pinning AS p ON p.artifact_id = f.artifact_id AND p.device = f.device
+ORDER BY f.ts_ns, f.artifact_id, f.row;
+-- variant: log
+SELECT
+    artifact_id,
+    row,
+    proc_id,
+    rank,
+    step,
+    ts_ns,
+    line,
+    device,
+    requested_bytes,
+    cached_bytes AS free_bytes,
+    NULL AS largest_free_bytes,
+    allocated_bytes,
+    capacity_bytes
+FROM out_of_memory_text
+WHERE cached_bytes - private_pool_bytes >= $min_log_free_ratio * requested_bytes
+ORDER BY ts_ns, artifact_id, row;

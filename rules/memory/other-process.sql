@@ -1,0 +1,81 @@
+/*
+title = "Another process holds the memory that was missing"
+severity = "critical"
+proves = """
+When the allocation failed, processes other than this one held enough of the device's memory for the request to have
+fitted without them."""
+cannot_prove = """
+Whose they are, and whether they were meant to share the device: an orphan of an earlier run, a second rank on the same
+device and another user look the same. In a container the own process may be listed under its host id."""
+message = "{who} asked for {requested_bytes:bytes} on device {device} while other processes held {other_bytes:bytes} of {capacity_bytes:bytes}"
+fix = "List the processes on the device (nvidia-smi), end orphans of earlier runs, and give each rank its own device (torch.cuda.set_device(local_rank) before any CUDA call)."
+causes = [{ state = "device-full", of = "device" }]
+
+[thresholds.min_other_ratio]
+value = 0.1
+unit = "bytes of other processes / device capacity"
+why = "a CUDA context without data takes a few hundred MiB, below a tenth of the devices in use"
+
+[variant.log]
+needs = ["log_event"]
+strength = "strong"
+
+[variant.device]
+needs = ["log_event", "sample.device"]
+strength = "indication"
+says = "The process list was taken at another moment than the failure."
+*/
+-- variant: log
+WITH
+shared AS (
+    SELECT
+        o.*,
+        -- What is used beyond this process, by either account: the sum of the listed ones, or capacity − free − own.
+        CASE
+            WHEN o.process_bytes IS NOT NULL THEN greatest(o.listed_other_bytes, o.capacity_bytes - o.free_bytes - o.process_bytes)
+            WHEN o.listed_other_bytes > 0 THEN o.listed_other_bytes - o.allocated_bytes - coalesce(o.cached_bytes, 0)
+            ELSE o.capacity_bytes - o.free_bytes - o.allocated_bytes - coalesce(o.cached_bytes, 0)
+        END AS other_bytes
+    FROM out_of_memory_text AS o
+)
+SELECT
+    artifact_id,
+    row,
+    proc_id,
+    rank,
+    step,
+    ts_ns,
+    line,
+    device,
+    requested_bytes,
+    other_bytes,
+    capacity_bytes,
+    allocated_bytes,
+    free_bytes
+FROM shared
+WHERE other_bytes >= $min_other_ratio * capacity_bytes
+  AND other_bytes + free_bytes + coalesce(cached_bytes, 0) >= requested_bytes
+  AND coalesce(cached_bytes, 0) < requested_bytes
+  AND allowed_bytes IS NULL
+ORDER BY ts_ns, artifact_id, row;
+-- variant: device
+SELECT
+    o.artifact_id,
+    o.row,
+    o.proc_id,
+    o.rank,
+    o.step,
+    o.ts_ns,
+    o.line,
+    o.device,
+    o.requested_bytes,
+    m.value - coalesce(o.process_bytes, o.allocated_bytes + coalesce(o.cached_bytes, 0)) AS other_bytes,
+    o.capacity_bytes,
+    [{'artifact_id': m.artifact_id, 'line': m.line, 'note': 'memory used on the device'}] AS evidence
+FROM out_of_memory_text AS o
+JOIN metric AS m ON m.name = 'memory.used' AND m.device = o.device
+WHERE m.value - coalesce(o.process_bytes, o.allocated_bytes + coalesce(o.cached_bytes, 0)) >= $min_other_ratio * o.capacity_bytes
+  AND coalesce(o.cached_bytes, 0) < o.requested_bytes
+  AND o.allowed_bytes IS NULL
+QUALIFY row_number() OVER (PARTITION BY o.proc_id, o.row ORDER BY m.value DESC, m.artifact_id, m.row) = 1
+ORDER BY o.ts_ns, o.artifact_id, o.row;
