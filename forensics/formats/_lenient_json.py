@@ -21,7 +21,7 @@ Path = tuple[str | int, ...]
 _DECODER = json.JSONDecoder()
 _SPACE = re.compile(r"[ \t\r\n]*")
 # Not after a colon: that object is a part of the damaged element.
-_NEXT_OBJECT = re.compile(r"[,\[\n][ \t\r\n]*(?=\{)")
+_NEXT_OBJECT = re.compile(r"[,\[\n][ \t\r\n]{0,200}(?=\{)")
 _MAX_RESUMES = 1000
 _MAX_DEPTH = 64
 
@@ -172,7 +172,7 @@ class JsonWalk:
         return found == bracket
 
     def _resume(self, start: int, error: JsonError) -> None:
-        """Goes to the next object that follows a comma, a bracket or a line end; raises the error when there is none."""
+        """Goes to the next object after a comma, a bracket or a line end; raises the error when there is none."""
         self.n_lost += 1
         match = _NEXT_OBJECT.search(self._text, start + 1) if self.n_lost <= _MAX_RESUMES else None
         if match is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +42,7 @@ _SAME_METRIC = {
     "grad_scale": "loss_scale",
     "epoch": "epoch",
 }
+_OF_OPTIMIZER = re.compile(r"lr-[A-Za-z]{1,40}")  # Lightning's LearningRateMonitor
 _TRAIN_PREFIXES = ("train/", "train_", "train.", "training/", "training_")
 
 
@@ -51,6 +53,8 @@ def folded(name: str) -> str:
 def canonical_metric(name: str) -> str:
     """The normalised name of a training metric; other names as written."""
     key = folded(name)
+    if _OF_OPTIMIZER.fullmatch(name):
+        return "learning_rate"
     prefix = next((p for p in _TRAIN_PREFIXES if key.startswith(p)), "")
     return _SAME_METRIC.get(key[len(prefix) :], name)
 

@@ -1,0 +1,233 @@
+"""Statistics of tensors, step by step, as JSON lines in a format of our own: `forensics.tensor_stats/1`.
+
+The first line is a header, every other line one tensor, in the order in which they were seen:
+
+    {"format": "forensics.tensor_stats/1", "rank": 1, "world_size": 4, "local_rank": 1, "host": "node-3", "pid": 4242,
+     "attempt": 0, "torch": "2.6.0"}
+    {"step": 12, "phase": "forward", "order": 57, "op": "aten::softmax", "module": "layers.3.attn", "role": "output",
+     "shape": [2, 8, 128, 128], "dtype": "float16", "n": 262144, "n_nan": 0, "n_inf": 3, "absmax": 65504.0,
+     "norm": 912.5, "ts_ns": 1795952507123456789}
+
+Header: only `format` is required; other keys than those above are kept as facts.
+Line: `step` and `role` are required.
+
+| key | |
+|---|---|
+| `phase` | forward, backward, gradient (a parameter's, after backward), parameter (after the optimizer's step) |
+| `order` | ordinal of the operator in its step, from 0; lines of one operator share it |
+| `op` | operator; without it the line says something of a tensor, not of a graph's node |
+| `module` | path of the module, or name of the parameter |
+| `role` | input, output, gradient, parameter |
+| `n`, `n_nan`, `n_inf` | elements, those that are NaN, those that are infinite |
+| `absmax`, `norm` | largest finite absolute value; Euclidean norm (of finite values, or as it is: NaN, Infinity) |
+| `ts_ns` | ns since the epoch |
+| `name`, `device`, `std`, `zero_ratio`, `checksum` | optional columns of `tensor`; `name` goes before `module` |
+| `stack` | optional: frames, outermost first, as [function, file, line] |
+
+A line may end anywhere when the job dies: it is skipped with a warning. Unknown keys are ignored. A reader that knows
+version 1 refuses others: their statistics may mean something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from forensics.artifact import Frame, Head, Sink, Source, Stacks
+from forensics.errors import ArtifactError
+from forensics.formats._lenient_json import JsonError, as_float, as_int, parse_json
+from forensics.formats._quantities import parse_number
+from forensics.formats._secrets import masked_value
+from forensics.formats._text_lines import BadLines, decode_text, numbered_lines
+
+VERSION = 1
+TITLE = "Statistics of tensors (forensics.tensor_stats)"
+PROVIDES = ("tensor", "node", "fact")
+
+FORMAT = "forensics.tensor_stats/1"
+_FAMILY = "forensics.tensor_stats/"
+_MARK = re.compile(r'\s{0,100}\{\s{0,20}"format"\s{0,20}:\s{0,20}"forensics\.tensor_stats/')
+_NODE_PHASES = {"forward": "forward", "backward": "backward", "gradient": "backward", "parameter": "optimizer"}
+_ROLES = {"input", "output", "gradient", "parameter"}
+_BATCH_ROWS = 32_768
+_MAX_TEXT = 1000
+_INT32_MAX = 2**31 - 1
+
+_EVENT = {"row": pa.int64(), "step": pa.int64(), "ts_ns": pa.int64(), "node_id": pa.int64()}
+_TENSOR = _EVENT | {
+    **dict.fromkeys(("role", "name", "dtype", "shape"), pa.string()),
+    **dict.fromkeys(("n_nan", "n_inf"), pa.int64()),
+    **dict.fromkeys(("absmax", "norm", "std", "zero_ratio"), pa.float64()),
+    "device": pa.int32(),
+    "checksum": pa.uint64(),
+}
+_NODE = (
+    _EVENT | {"graph_id": pa.int64(), "stack_id": pa.uint64()} | dict.fromkeys(("phase", "op", "module"), pa.string())
+)
+
+
+def recognise(head: Head) -> int:
+    text = decode_text(head.data[:4096]).lstrip("\ufeff")
+    if _MARK.match(text):
+        return 95
+    first = text.split("\n", 1)[0]
+    return 90 if f'"{_FAMILY}' in first and first.lstrip().startswith("{") and '"format"' in first else 0
+
+
+def load(source: Source, sink: Sink) -> None:
+    bad = BadLines(sink, "bad-json", "the tensors of that line")
+    rows = _Rows(sink)
+    lines = _objects(source, bad)
+    _number, header = next(lines, (0, {}))
+    version = header.get("format")
+    if version != FORMAT:
+        found = str(version)[:100] if version else "no header line"
+        raise ArtifactError(
+            f"{source.name}: {found}; expected {FORMAT}; use the reader that came with its recorder", byte=0
+        )
+    _describe(sink, header)
+    for number, line in lines:
+        if not rows.add(line):
+            bad.add(number, "neither step nor role of a tensor; expected both")
+    bad.close()
+    rows.finish(n_bad=bad.count, complete=bad.count == 0 and source.damage is None)
+
+
+def _objects(source: Source, bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, text, whole in numbered_lines(source):
+        if not text.strip():
+            continue
+        try:
+            value = parse_json(text.lstrip("\ufeff")) if whole else None
+        except JsonError as error:
+            bad.add(number, f"{error} ({text[:60]!r}); expected one JSON object a line")
+            continue
+        if isinstance(value, dict):
+            yield number, value
+        else:
+            bad.add(number, "no JSON object, or too long; expected one JSON object a line")
+
+
+def _describe(sink: Sink, header: dict[str, Any]) -> None:
+    rank = as_int(header.get("rank"), 0, _INT32_MAX)
+    host = header.get("host")
+    sink.proc(
+        0,
+        rank=rank,
+        rank_origin="none" if rank is None else "content",
+        local_rank=as_int(header.get("local_rank"), 0, _INT32_MAX),
+        world_size=as_int(header.get("world_size"), 1, _INT32_MAX),
+        host=host[:_MAX_TEXT] if isinstance(host, str) and host else None,
+        pid=as_int(header.get("pid"), 0),
+        attempt=as_int(header.get("attempt"), 0, _INT32_MAX),
+    )
+    told = {"format", "rank", "local_rank", "world_size", "host", "pid", "attempt"}
+    others = [(key, value) for key, value in header.items() if key not in told and isinstance(value, str | int | float)]
+    for key, value in others[:100]:
+        scope = "version" if key in {"torch", "python", "cuda"} else "option"
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        sink.fact(key, masked_value(key, text)[:_MAX_TEXT], scope=scope, line=1, number=as_float(value), proc=0)
+
+
+class _Rows:
+    """Tensors and, once per step and order, the node that has them."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._stacks = Stacks()
+        self._tensors: list[dict[str, Any]] = []
+        self._nodes: list[dict[str, Any]] = []
+        self._n_tensors = self._n_nodes = 0
+        self._seen: set[int] = set()
+        self._step: int | None = None
+        self._span: tuple[int, int] | None = None
+
+    def add(self, line: dict[str, Any]) -> bool:
+        step, role = as_int(line.get("step"), 0), line.get("role")
+        if step is None or role not in _ROLES:
+            return False
+        order, op, phase = as_int(line.get("order"), 0), line.get("op"), _NODE_PHASES.get(str(line.get("phase")))
+        ts_ns = as_int(line.get("ts_ns"), 0)
+        if ts_ns is not None:
+            low, high = self._span or (ts_ns, ts_ns)
+            self._span = (min(low, ts_ns), max(high, ts_ns))
+        is_node = isinstance(op, str) and order is not None and phase is not None
+        if is_node:
+            self._add_node(line, step, order or 0, str(phase), ts_ns)
+        row: dict[str, Any] = {key: as_float(_number(line.get(key))) for key in ("absmax", "norm", "std", "zero_ratio")}
+        row |= {key: as_int(line.get(key), 0) for key in ("n_nan", "n_inf")}
+        row |= {
+            "step": step,
+            "ts_ns": ts_ns,
+            "role": role,
+            "name": _text(line.get("name")) or _text(line.get("module")),
+        }
+        row |= {
+            "node_id": order if is_node else None,
+            "dtype": _text(line.get("dtype")),
+            "shape": _shape(line.get("shape")),
+        }
+        row |= {"device": as_int(line.get("device"), -1, 1023), "checksum": as_int(line.get("checksum"), 0, 2**64 - 1)}
+        self._tensors.append({"row": self._n_tensors, **row})
+        self._n_tensors += 1
+        if len(self._tensors) >= _BATCH_ROWS:
+            self._flush()
+        return True
+
+    def _add_node(self, line: dict[str, Any], step: int, order: int, phase: str, ts_ns: int | None) -> None:
+        if step != self._step:
+            self._step, self._seen = step, set()
+        if order in self._seen:
+            return
+        self._seen.add(order)
+        node = {"row": self._n_nodes, "step": step, "ts_ns": ts_ns, "graph_id": step, "node_id": order, "phase": phase}
+        stack = self._stacks.add(_frames(line.get("stack")))
+        self._nodes.append(
+            {**node, "op": _text(line.get("op")), "module": _text(line.get("module")), "stack_id": stack}
+        )
+        self._n_nodes += 1
+
+    def _flush(self) -> None:
+        for table, types, rows in (("node", _NODE, self._nodes), ("tensor", _TENSOR, self._tensors)):
+            if rows:
+                columns = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in types.items()}
+                self._sink.emit(table, pa.table(columns))
+                rows.clear()
+
+    def finish(self, *, n_bad: int, complete: bool) -> None:
+        self._flush()
+        if self._stacks.table().num_rows:
+            self._sink.emit("stack", self._stacks.table())
+        low, high = self._span or (None, None)
+        if self._span:
+            self._sink.clock("epoch")
+        for capability, kept in (("tensor", self._n_tensors), ("node", self._n_nodes)):
+            if kept:
+                read = self._n_tensors + n_bad
+                self._sink.cover(capability, complete=complete, n_read=read, n_kept=kept, from_ns=low, to_ns=high)
+
+
+def _text(value: object) -> str | None:
+    return value[:_MAX_TEXT] if isinstance(value, str) and value else None
+
+
+def _number(value: object) -> object:
+    return parse_number(value) if isinstance(value, str) else value
+
+
+def _shape(value: object) -> str | None:
+    if not isinstance(value, list) or len(value) > 64 or any(as_int(size, 0) is None for size in value):
+        return None
+    return orjson.dumps(value).decode()
+
+
+def _frames(value: object) -> list[Frame]:
+    frames = []
+    for frame in value[:500] if isinstance(value, list) else []:
+        if isinstance(frame, list) and len(frame) == 3 and isinstance(frame[0], str):
+            frames.append(Frame(frame[0][:_MAX_TEXT], _text(frame[1]), as_int(frame[2], 0, _INT32_MAX)))
+    return frames
