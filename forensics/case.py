@@ -77,6 +77,19 @@ def case_columns() -> dict[str, dict[str, str]]:
     return tables
 
 
+@lru_cache(maxsize=1)
+def _required_columns() -> dict[str, set[str]]:
+    """Columns that may not be NULL, by table."""
+    con = connect()
+    con.execute(resources.schema_sql())
+    rows = con.execute("SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal AND NOT is_nullable").fetchall()
+    con.close()
+    required: dict[str, set[str]] = {}
+    for table, column in rows:
+        required.setdefault(table, set()).add(column)
+    return required
+
+
 @lru_cache(maxsize=64)
 def sink_schema(table: str) -> pa.Schema:
     """The columns in which formats give rows of a table: texts for interned texts, `proc` for `proc_id`."""
@@ -88,15 +101,20 @@ def sink_schema(table: str) -> pa.Schema:
             continue
         if column == "proc_id":
             fields.append(pa.field("proc", pa.int32()))
-        elif column in _TEXT_COLUMNS:
-            fields.append(pa.field(column.removesuffix("_id"), pa.string()))
+            continue
+        nullable = column not in _required_columns().get(table, set())
+        if column in _TEXT_COLUMNS:
+            fields.append(pa.field(column.removesuffix("_id"), pa.string(), nullable))
         else:
-            fields.append(pa.field(column, _ARROW[kind]))
+            fields.append(pa.field(column, _ARROW[kind], nullable))
     return pa.schema(fields)
 
 
 def conform(table: str, data: pa.Table | pa.RecordBatch) -> pa.Table:
-    """Casts rows of a format to the table's columns; missing ones become NULL, `proc` 0. ValueError for unknown ones."""
+    """Casts rows of a format to the table's columns; missing ones become NULL, `proc` 0.
+
+    Raises ValueError for an unknown column and for NULL where the table needs a value.
+    """
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     schema = sink_schema(table)
@@ -111,6 +129,8 @@ def conform(table: str, data: pa.Table | pa.RecordBatch) -> pa.Table:
             columns.append(pa.array([0] * data.num_rows, pa.int32()))
         else:
             columns.append(pa.nulls(data.num_rows, field.type))
+        if not field.nullable and columns[-1].null_count:
+            raise ValueError(f"{table}.{field.name}: {columns[-1].null_count} rows have no value; every row needs one")
     return pa.table(columns, schema=schema)
 
 

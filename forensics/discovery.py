@@ -192,7 +192,7 @@ _ATTEMPT = re.compile(r"(?<![a-z])(?:attempt|restart|run)[_.\-=]?(\d{1,4})(?!\d)
 _HOST = re.compile(r"^(?:host|node|worker-node|gpu-node)[\w\-]*\d+$", re.IGNORECASE)
 # torchelastic: RUN_ID/attempt_N/LOCAL_RANK/{stdout.log,stderr.log,error.json}
 _ELASTIC = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/[^/]+$")
-_DUMP = re.compile(r"(?:^|/)_?dump_(\d+)$")  # flight recorder dumps end in the rank
+_DUMP = re.compile(r"(?:^|[/_])dump_(\d+)$")  # flight recorder dumps end in the rank
 
 
 def hints_from_name(name: str) -> Hints:

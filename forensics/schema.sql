@@ -18,6 +18,7 @@ CREATE TABLE artifact (
     clock_error_ns BIGINT
 );
 COMMENT ON TABLE artifact IS 'One file that the job left behind, in the order of its path';
+COMMENT ON COLUMN artifact.id IS 'Number of the artifact in this case';
 COMMENT ON COLUMN artifact.path IS 'Path relative to the analyzed folder; ARCHIVE!MEMBER inside an archive';
 COMMENT ON COLUMN artifact.sha256 IS 'SHA-256 of the file as it lies there (compressed), hexadecimal';
 COMMENT ON COLUMN artifact.bytes IS 'Size as it lies there, bytes';
@@ -92,6 +93,7 @@ CREATE TABLE proc (
     rank_origin VARCHAR NOT NULL
 );
 COMMENT ON TABLE proc IS 'One process of the job in one attempt';
+COMMENT ON COLUMN proc.id IS 'Number of the process in this case';
 COMMENT ON COLUMN proc.attempt IS 'Life of the job between (re)starts, from 0; part of every key';
 COMMENT ON COLUMN proc.host IS 'Host name, when known';
 COMMENT ON COLUMN proc.rank IS 'Global rank; NULL when unknown';
@@ -113,6 +115,7 @@ CREATE TABLE step (
     origin VARCHAR NOT NULL
 );
 COMMENT ON TABLE step IS 'Optimizer or profiler steps of each process';
+COMMENT ON COLUMN step.proc_id IS 'proc.id';
 COMMENT ON COLUMN step.step IS 'Step number as the job counts it';
 COMMENT ON COLUMN step.start_ns IS 'Start, ns since the epoch; NULL unknown';
 COMMENT ON COLUMN step.end_ns IS 'End, ns since the epoch; NULL unknown';
@@ -128,6 +131,8 @@ CREATE TABLE fact (
     number DOUBLE
 );
 COMMENT ON TABLE fact IS 'Environment and settings: versions, variables, options, command lines';
+COMMENT ON COLUMN fact.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN fact.proc_id IS 'proc.id; NULL for the job or host as a whole';
 COMMENT ON COLUMN fact.line IS 'Line number from 1, when the artifact has lines';
 COMMENT ON COLUMN fact.scope IS 'version | variable | option | command | device | host | distributed | profiler | allocator | outcome | note';
 COMMENT ON COLUMN fact.key IS 'Name as written, package names in lower case with hyphens';
@@ -174,6 +179,11 @@ CREATE TABLE log_event (
     fields JSON
 );
 COMMENT ON TABLE log_event IS 'What logs say, one row per recognised event; a line that says several things gives several rows';
+COMMENT ON COLUMN log_event.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN log_event.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN log_event.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN log_event.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN log_event.ts_ns IS 'Time, ns since the epoch; NULL unknown';
 COMMENT ON COLUMN log_event.row IS 'Ordinal of the event in its artifact, from 0, in file order';
 COMMENT ON COLUMN log_event.line IS 'Line number from 1 of the decisive line';
 COMMENT ON COLUMN log_event.byte IS 'Byte offset of that line in the decompressed content';
@@ -198,6 +208,12 @@ CREATE TABLE sample (
     value DOUBLE NOT NULL
 );
 COMMENT ON TABLE sample IS 'Step metrics, host and GPU samples, counters and gauges, one value a row';
+COMMENT ON COLUMN sample.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN sample.row IS 'Ordinal of the record in its artifact, from 0';
+COMMENT ON COLUMN sample.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN sample.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN sample.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN sample.ts_ns IS 'Time, ns since the epoch; NULL unknown';
 COMMENT ON COLUMN sample.line IS 'Line number from 1, when the artifact has lines';
 COMMENT ON COLUMN sample.source IS 'metrics | log | trace | nvidia-smi | host | gauge';
 COMMENT ON COLUMN sample.name_id IS 'string.id of the metric''s name; training names are normalised: loss, grad_norm, learning_rate, loss_scale, epoch';
@@ -227,6 +243,11 @@ CREATE TABLE slice (
     stack_id UBIGINT
 );
 COMMENT ON TABLE slice IS 'Timed work out of traces: operators, kernels, copies, runtime calls, annotations, spans';
+COMMENT ON COLUMN slice.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN slice.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN slice.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN slice.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN slice.ts_ns IS 'Time, ns since the epoch; NULL unknown';
 COMMENT ON COLUMN slice.row IS 'Index of the event in its artifact (traceEvents[row] in a Kineto trace)';
 COMMENT ON COLUMN slice.kind IS 'cpu_op | kernel | memcpy | memset | runtime | driver | annotation | gpu_annotation | python_function | sync | overhead | instant | span, or the trace''s own category';
 COMMENT ON COLUMN slice.name_id IS 'string.id of the name';
@@ -258,6 +279,12 @@ CREATE TABLE memory_event (
     stack_id UBIGINT
 );
 COMMENT ON TABLE memory_event IS 'Allocator events in recorded order';
+COMMENT ON COLUMN memory_event.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN memory_event.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN memory_event.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN memory_event.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN memory_event.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN memory_event.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
 COMMENT ON COLUMN memory_event.row IS 'Ordinal over all devices of the artifact, devices in order';
 COMMENT ON COLUMN memory_event.device IS 'Device index; -1 for host memory';
 COMMENT ON COLUMN memory_event.stream IS 'CUDA stream handle, 0 for the default stream';
@@ -283,6 +310,9 @@ CREATE TABLE memory_segment (
     expandable BOOLEAN NOT NULL
 );
 COMMENT ON TABLE memory_segment IS 'Ranges that the allocator held when the snapshot was taken';
+COMMENT ON COLUMN memory_segment.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN memory_segment.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN memory_segment.device IS 'Device index; -1 for host memory';
 COMMENT ON COLUMN memory_segment.row IS 'Index of the segment in the snapshot';
 COMMENT ON COLUMN memory_segment.addr IS 'First address';
 COMMENT ON COLUMN memory_segment.total_bytes IS 'Bytes obtained from the driver';
@@ -309,6 +339,11 @@ CREATE TABLE memory_block (
     stack_id UBIGINT
 );
 COMMENT ON TABLE memory_block IS 'Blocks of those segments, by address';
+COMMENT ON COLUMN memory_block.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN memory_block.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN memory_block.device IS 'Device index; -1 for host memory';
+COMMENT ON COLUMN memory_block.addr IS 'First address of the block';
+COMMENT ON COLUMN memory_block.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
 COMMENT ON COLUMN memory_block.row IS 'Ordinal of the block over all segments of the snapshot';
 COMMENT ON COLUMN memory_block.segment_addr IS 'memory_segment.addr of the same device';
 COMMENT ON COLUMN memory_block.size_bytes IS 'Bytes after rounding';
@@ -325,6 +360,9 @@ CREATE TABLE process_group (
     ranks INTEGER[]
 );
 COMMENT ON TABLE process_group IS 'Process groups as one artifact knows them';
+COMMENT ON COLUMN process_group.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN process_group.name_id IS 'string.id of the group name';
+COMMENT ON COLUMN process_group.backend IS 'nccl | gloo | mpi | ucc | …; NULL unknown';
 COMMENT ON COLUMN process_group.id IS 'Number of the group within its artifact';
 COMMENT ON COLUMN process_group.ranks IS 'Global ranks of its members; NULL unknown';
 
@@ -343,6 +381,20 @@ CREATE TABLE collective (
     stack_id UBIGINT
 );
 COMMENT ON TABLE collective IS 'Collective and point-to-point operations as one rank saw them';
+COMMENT ON COLUMN collective.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN collective.row IS 'Ordinal of the record in its artifact, from 0';
+COMMENT ON COLUMN collective.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN collective.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN collective.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN collective.sequence IS 'Sequence number of collectives in the group';
+COMMENT ON COLUMN collective.p2p_sequence IS 'Sequence number of point-to-point operations';
+COMMENT ON COLUMN collective.operation IS 'all_reduce | all_gather | broadcast | send | …';
+COMMENT ON COLUMN collective.dtype IS 'Element type of the inputs';
+COMMENT ON COLUMN collective.in_bytes IS 'Bytes of the inputs';
+COMMENT ON COLUMN collective.out_bytes IS 'Bytes of the outputs';
+COMMENT ON COLUMN collective.started_ns IS 'Start on the device, ns since the epoch; NULL not started or unknown';
+COMMENT ON COLUMN collective.completed_ns IS 'Completion, ns since the epoch; NULL not completed or unknown';
+COMMENT ON COLUMN collective.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
 COMMENT ON COLUMN collective.ts_ns IS 'Time of the call, ns since the epoch';
 COMMENT ON COLUMN collective.group_id IS 'process_group.id of the same artifact';
 COMMENT ON COLUMN collective.state IS 'scheduled | started | completed';
@@ -356,6 +408,15 @@ CREATE TABLE thread_state (
     stack_id UBIGINT
 );
 COMMENT ON TABLE thread_state IS 'Threads of a process at one moment, from py-spy, gdb, strace, faulthandler';
+COMMENT ON COLUMN thread_state.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN thread_state.row IS 'Ordinal of the record in its artifact, from 0';
+COMMENT ON COLUMN thread_state.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN thread_state.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN thread_state.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN thread_state.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN thread_state.thread IS 'Thread name or id';
+COMMENT ON COLUMN thread_state.wait_on IS 'What it waits for: address, queue, process id, collective';
+COMMENT ON COLUMN thread_state.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
 COMMENT ON COLUMN thread_state.state IS 'running | waiting | holding-gil | …';
 COMMENT ON COLUMN thread_state.wait_kind IS 'futex | queue | collective | io | child | device';
 
@@ -364,14 +425,24 @@ CREATE TABLE node (
     graph_id BIGINT NOT NULL,
     node_id BIGINT NOT NULL,
     phase VARCHAR NOT NULL,
-    op_id UBIGINT NOT NULL,
+    op_id UBIGINT,
     module_id UBIGINT,
     sequence BIGINT,
     stack_id UBIGINT
 );
 COMMENT ON TABLE node IS 'Operators of recorded autograd and execution graphs';
+COMMENT ON COLUMN node.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN node.row IS 'Ordinal of the record in its artifact, from 0';
+COMMENT ON COLUMN node.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN node.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN node.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN node.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN node.graph_id IS 'Graph within the artifact; the step number where a step has one graph';
+COMMENT ON COLUMN node.node_id IS 'Number of the node in its graph, in the order of execution';
+COMMENT ON COLUMN node.sequence IS 'Autograd sequence number';
+COMMENT ON COLUMN node.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
 COMMENT ON COLUMN node.phase IS 'forward | backward | optimizer';
-COMMENT ON COLUMN node.op_id IS 'string.id of the operator';
+COMMENT ON COLUMN node.op_id IS 'string.id of the operator; NULL for parameters and other tensors without one';
 COMMENT ON COLUMN node.module_id IS 'string.id of the module path';
 
 CREATE TABLE edge (
@@ -382,6 +453,10 @@ CREATE TABLE edge (
     tensor_row BIGINT
 );
 COMMENT ON TABLE edge IS 'Data flow between nodes of one graph';
+COMMENT ON COLUMN edge.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN edge.graph_id IS 'node.graph_id';
+COMMENT ON COLUMN edge.from_node IS 'node.node_id that produces';
+COMMENT ON COLUMN edge.to_node IS 'node.node_id that consumes';
 COMMENT ON COLUMN edge.tensor_row IS 'tensor.row that flows; NULL unknown';
 
 CREATE TABLE tensor (
@@ -404,6 +479,23 @@ CREATE TABLE tensor (
     checksum UBIGINT
 );
 COMMENT ON TABLE tensor IS 'Tensors of runs, checkpoints and adapters with their statistics';
+COMMENT ON COLUMN tensor.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN tensor.row IS 'Ordinal of the record in its artifact, from 0';
+COMMENT ON COLUMN tensor.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN tensor.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN tensor.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN tensor.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN tensor.dtype IS 'Element type';
+COMMENT ON COLUMN tensor.shape_id IS 'string.id of the shape as JSON';
+COMMENT ON COLUMN tensor.device IS 'Device index; NULL for the CPU or unknown';
+COMMENT ON COLUMN tensor.addr IS 'Address of its data';
+COMMENT ON COLUMN tensor.pool_id IS 'Memory pool as "a.b"';
+COMMENT ON COLUMN tensor.version IS 'Autograd version counter';
+COMMENT ON COLUMN tensor.n_nan IS 'Number of NaN elements';
+COMMENT ON COLUMN tensor.n_inf IS 'Number of infinite elements';
+COMMENT ON COLUMN tensor.norm IS 'Euclidean norm of the finite elements';
+COMMENT ON COLUMN tensor.std IS 'Standard deviation of the finite elements';
+COMMENT ON COLUMN tensor.zero_ratio IS 'Share of elements that are zero';
 COMMENT ON COLUMN tensor.role IS 'input | output | parameter | gradient | buffer | optimizer | checkpoint | adapter';
 COMMENT ON COLUMN tensor.name_id IS 'string.id of the parameter, module or checkpoint key';
 COMMENT ON COLUMN tensor.node_id IS 'node.node_id that has it as input or output';
@@ -419,6 +511,16 @@ CREATE TABLE compile_event (
     stack_id UBIGINT
 );
 COMMENT ON TABLE compile_event IS 'torch.compile events: compilations, recompiles, graph breaks, skips';
+COMMENT ON COLUMN compile_event.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN compile_event.row IS 'Ordinal of the record in its artifact, from 0';
+COMMENT ON COLUMN compile_event.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN compile_event.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN compile_event.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN compile_event.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN compile_event.kind IS 'compile | recompile | graph-break | skip | cache-miss | failure';
+COMMENT ON COLUMN compile_event.reason_id IS 'string.id of the reason or failed guard';
+COMMENT ON COLUMN compile_event.dur_ns IS 'Duration, ns; NULL unknown';
+COMMENT ON COLUMN compile_event.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
 COMMENT ON COLUMN compile_event.compile_id IS 'frame/compile id such as 0/1';
 
 CREATE TABLE position (
@@ -429,6 +531,8 @@ CREATE TABLE position (
     line BIGINT
 );
 COMMENT ON TABLE position IS 'Known places of event rows in their artifacts; sparse: the nearest smaller row gives where to start looking';
+COMMENT ON COLUMN position.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN position.row IS 'Row of that table';
 COMMENT ON COLUMN position."table" IS 'Event table whose row this is';
 COMMENT ON COLUMN position.byte IS 'Byte offset in the decompressed content';
 
@@ -442,6 +546,11 @@ CREATE TABLE interval (
     detail VARCHAR
 );
 COMMENT ON TABLE interval IS 'Derived: captures, waits, gaps';
+COMMENT ON COLUMN interval.proc_id IS 'proc.id';
+COMMENT ON COLUMN interval.from_ns IS 'Start, ns since the epoch';
+COMMENT ON COLUMN interval.to_ns IS 'End, ns since the epoch; NULL open';
+COMMENT ON COLUMN interval.cause_artifact_id IS 'artifact.id of the row that opened or broke it';
+COMMENT ON COLUMN interval.detail IS 'What it is, in words';
 COMMENT ON COLUMN interval.kind IS 'capture | wait | gap';
 COMMENT ON COLUMN interval.cause_row IS 'slice.row that opened or broke it';
 
@@ -455,6 +564,13 @@ CREATE TABLE replay (
     deviation_ratio DOUBLE
 );
 COMMENT ON TABLE replay IS 'Derived: what the allocator model says about other settings';
+COMMENT ON COLUMN replay.proc_id IS 'proc.id';
+COMMENT ON COLUMN replay.device IS 'Device index';
+COMMENT ON COLUMN replay.setting IS 'Allocator setting that was tried';
+COMMENT ON COLUMN replay.peak_reserved_bytes IS 'Peak of reserved bytes under it';
+COMMENT ON COLUMN replay.fits IS 'Whether the failed request would have fitted';
+COMMENT ON COLUMN replay.spare_bytes IS 'Bytes that would have been left';
+COMMENT ON COLUMN replay.deviation_ratio IS 'How far the model was from the recorded segments under the recorded setting';
 
 CREATE TABLE outcome (
     proc_id INTEGER,
@@ -467,6 +583,12 @@ CREATE TABLE outcome (
     detail VARCHAR NOT NULL
 );
 COMMENT ON TABLE outcome IS 'Derived: evidence of how each process (proc_id) or the attempt as a whole (NULL) ended';
+COMMENT ON COLUMN outcome.proc_id IS 'proc.id; NULL for the attempt as a whole';
+COMMENT ON COLUMN outcome.attempt IS 'proc.attempt';
+COMMENT ON COLUMN outcome.artifact_id IS 'artifact.id of the evidence';
+COMMENT ON COLUMN outcome.line IS 'Line of the evidence';
+COMMENT ON COLUMN outcome.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN outcome.detail IS 'What was said';
 COMMENT ON COLUMN outcome.result IS 'completed | failed';
 COMMENT ON COLUMN outcome.strength IS 'proof | strong | indication';
 
@@ -491,6 +613,15 @@ CREATE TABLE finding (
     fingerprint VARCHAR NOT NULL
 );
 COMMENT ON TABLE finding IS 'What rules found';
+COMMENT ON COLUMN finding.id IS 'Number of the finding in this case';
+COMMENT ON COLUMN finding.rule IS 'Id of the rule';
+COMMENT ON COLUMN finding.variant IS 'Variant of the rule that found it';
+COMMENT ON COLUMN finding.attempt IS 'proc.attempt';
+COMMENT ON COLUMN finding.proc_id IS 'proc.id; NULL for the job';
+COMMENT ON COLUMN finding.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN finding.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN finding.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN finding.message IS 'The claim in one sentence';
 COMMENT ON COLUMN finding.severity IS 'critical | high | medium | info';
 COMMENT ON COLUMN finding.strength IS 'proof | strong | indication';
 COMMENT ON COLUMN finding.confidence IS 'Probability that this is a true finding, 0 to 1';
@@ -511,6 +642,11 @@ CREATE TABLE rule_run (
     n_findings INTEGER NOT NULL
 );
 COMMENT ON TABLE rule_run IS 'What each rule did for each process';
+COMMENT ON COLUMN rule_run.rule IS 'Id of the rule';
+COMMENT ON COLUMN rule_run.variant IS 'Variant that ran; NULL when none could';
+COMMENT ON COLUMN rule_run.proc_id IS 'proc.id; NULL for the job as a whole';
+COMMENT ON COLUMN rule_run.reason IS 'Why it ran, did not run or failed';
+COMMENT ON COLUMN rule_run.n_findings IS 'Number of findings';
 COMMENT ON COLUMN rule_run.outcome IS 'found | nothing-found (could have been seen, was not) | not-run (evidence missing) | failed (the rule itself)';
 COMMENT ON COLUMN rule_run.missing_capability IS 'Capability whose absence kept the rule from running';
 

@@ -1,0 +1,97 @@
+"""The case: a plain DuckDB file that explains itself and cannot be used to reach files or the network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from forensics import Case
+from forensics.case import case_columns, conform, create_case, open_for_rules
+from forensics.errors import CaseError
+from forensics.states import CAPABILITIES
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Path:
+    path = tmp_path / "case.duckdb"
+    con = create_case(path)
+    con.execute("INSERT INTO string VALUES (1, 'a'), (2, 'b')")
+    con.close()
+    return path
+
+
+def test_every_table_view_and_column_has_a_comment(case: Path) -> None:
+    con = duckdb.connect(str(case), read_only=True)
+    bare = con.execute(
+        "SELECT table_name, '' FROM duckdb_tables() WHERE comment IS NULL"
+        " UNION ALL SELECT view_name, '' FROM duckdb_views() WHERE comment IS NULL AND NOT internal"
+        " UNION ALL SELECT table_name, column_name FROM duckdb_columns() WHERE comment IS NULL AND NOT internal"
+        " AND table_name IN (SELECT table_name FROM duckdb_tables())"
+    ).fetchall()
+    con.close()
+    assert bare == []
+
+
+def test_a_plain_duckdb_connection_opens_the_case(case: Path) -> None:
+    con = duckdb.connect(str(case), read_only=True)
+    assert con.execute("SELECT count(*) FROM capability").fetchone() == (len(CAPABILITIES),)
+    con.close()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY string TO 'out.csv'",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "INSTALL httpfs",
+        "SET enable_external_access = true",
+        "DROP TABLE string",
+        "ATTACH 'other.duckdb'",
+    ],
+)
+def test_rules_can_neither_write_nor_reach_files_nor_change_settings(case: Path, statement: str) -> None:
+    con = open_for_rules(case)
+    with pytest.raises(duckdb.Error):
+        con.execute(statement)
+    con.close()
+
+
+def test_case_answers_questions_as_relations_and_frames(case: Path) -> None:
+    with Case(case) as opened:
+        assert opened.query("SELECT text FROM string WHERE id = $id", id=2).fetchall() == [("b",)]
+        assert list(opened.query("SELECT text FROM string ORDER BY id").df()["text"]) == ["a", "b"]
+
+
+def test_a_missing_or_foreign_case_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(CaseError, match="forensics analyze"):
+        Case(tmp_path)
+    (tmp_path / "case.duckdb").write_bytes(b"no database at all" * 100)
+    with pytest.raises(CaseError, match="cannot be opened"):
+        Case(tmp_path)
+
+
+def test_rows_of_a_format_are_cast_and_completed() -> None:
+    rows = conform("slice", pa.table({"row": [0], "kind": ["kernel"], "name": ["k"], "correlation": pa.array([2**63 + 1], pa.uint64())}))
+    assert rows.column("proc").to_pylist() == [0] and rows.column("correlation").to_pylist() == [2**63 + 1]
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "complaint"),
+    [
+        ("slice", {"row": [0], "kind": ["kernel"], "name": ["k"], "colour": ["red"]}, "unknown columns"),
+        ("slice", {"row": [0], "kind": ["kernel"]}, "name"),
+        ("finding", {"id": [0]}, "not a table that formats fill"),
+    ],
+)
+def test_rows_that_do_not_fit_their_table_are_refused(table: str, columns: dict[str, list[object]], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        conform(table, pa.table(columns))
+
+
+def test_event_tables_start_alike() -> None:
+    head = ["artifact_id", "row", "proc_id", "rank", "step", "ts_ns"]
+    for table in ("log_event", "sample", "slice", "memory_event", "collective", "thread_state", "node", "tensor", "compile_event"):
+        assert list(case_columns()[table])[:6] == head

@@ -1,0 +1,153 @@
+"""Verdicts over findings: what explains what, and when nothing is claimed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forensics.diagnosis import Outcome, diagnose
+from forensics.finding import Anomaly, Evidence, Finding
+
+SECOND = 1_000_000_000
+
+
+def finding(number: int, rule: str, **known: Any) -> Finding:
+    defaults: dict[str, Any] = {
+        "id": number,
+        "rule": rule,
+        "title": rule,
+        "variant": "log",
+        "severity": "critical",
+        "strength": "strong",
+        "role": "cause",
+        "message": rule,
+        "fix": "",
+        "causes": [],
+        "requires": [],
+        "attempt": 0,
+        "clock_error_ns": SECOND // 20,
+        "evidence": [Evidence(number, f"{number}.log", line=1)],
+    }
+    return Finding(**{**defaults, **known})
+
+
+def state(name: str) -> list[dict[str, str]]:
+    return [{"state": name}]
+
+
+def nan(number: int = 0, **known: Any) -> Finding:
+    given = {"rank": 1, "step": 217, "ts_ns": 100 * SECOND, "causes": state("value-nonfinite"), **known}
+    return finding(number, "numerics-nan-provenance", **given)
+
+
+def timeout(number: int = 1, **known: Any) -> Finding:
+    given = {
+        "rank": 0,
+        "step": 217,
+        "ts_ns": 120 * SECOND,
+        "role": "symptom",
+        "severity": "high",
+        "causes": state("rank-failed"),
+        "requires": state("collective-stuck"),
+        **known,
+    }
+    return finding(number, "distributed-timeout", **given)
+
+
+def test_a_timeout_on_another_rank_is_a_consequence_of_the_first_fault() -> None:
+    verdict = diagnose([timeout(), nan()], Outcome())
+    assert verdict.status == "root-cause"
+    assert [f.rule for f in verdict.root_causes] == ["numerics-nan-provenance"]
+    assert [f.rule for f in verdict.consequences] == ["distributed-timeout"]
+
+
+def test_a_fault_that_came_after_the_timeout_does_not_explain_it() -> None:
+    verdict = diagnose([timeout(ts_ns=50 * SECOND), nan()], Outcome())
+    assert all(link.effect != 1 for link in verdict.links)
+
+
+def test_a_gap_below_the_clock_error_does_not_decide_the_order() -> None:
+    late = nan(ts_ns=120 * SECOND + SECOND // 20)
+    verdict = diagnose([timeout(), late], Outcome())
+    assert [f.rule for f in verdict.consequences] == ["distributed-timeout"]
+
+
+def test_another_attempt_explains_nothing() -> None:
+    verdict = diagnose([timeout(attempt=1), nan()], Outcome())
+    assert verdict.consequences == []
+
+
+def test_a_later_step_does_not_explain_an_earlier_one() -> None:
+    assert not diagnose([timeout(step=200), nan()], Outcome()).links
+
+
+def test_a_timeout_alone_is_not_a_cause() -> None:
+    verdict = diagnose([timeout()], Outcome(failed="exit code 1", failed_strength="proof"))
+    assert verdict.status == "not-established"
+    assert verdict.root_causes == ()
+    assert "not in the evidence" in verdict.sentence
+
+
+def test_no_evidence_at_all_is_not_established_rather_than_healthy() -> None:
+    assert diagnose([], Outcome()).status == "not-established"
+
+
+def test_healthy_needs_positive_evidence_of_completion() -> None:
+    done = Outcome(completed="exit code 0", completed_strength="proof")
+    assert diagnose([], done).status == "healthy"
+    both = Outcome("training finished", "strong", "exit code 1", "proof")
+    assert diagnose([], both).status == "not-established"
+
+
+def test_a_failure_that_the_job_survived_is_no_cause() -> None:
+    survived = finding(0, "memory-capacity", causes=state("device-full"))
+    verdict = diagnose([survived], Outcome(completed="exit code 0", completed_strength="proof"))
+    assert verdict.status == "healthy" and survived.severity == "medium"
+
+
+def test_a_wrong_result_stays_a_cause_although_the_job_completed() -> None:
+    stale = finding(0, "gradients-stale", causes=state("gradient-invalid"))
+    verdict = diagnose([stale], Outcome(completed="exit code 0", completed_strength="proof"))
+    assert verdict.status == "root-cause"
+
+
+def test_the_same_fault_on_many_ranks_is_one_cause_at_the_rank_that_shows_it_first() -> None:
+    many = [finding(n, "memory-capacity", rank=n, ts_ns=(10 - n) * SECOND, causes=state("device-full")) for n in range(4)]
+    verdict = diagnose(many, Outcome())
+    assert [f.rank for f in verdict.root_causes] == [3]
+    assert sorted(f.rank for f in verdict.consequences) == [0, 1, 2]  # type: ignore[type-var]
+
+
+def test_two_proven_faults_of_different_ranks_are_independent() -> None:
+    one = finding(0, "memory-capacity", rank=0, causes=state("device-full"))
+    two = finding(1, "checkpoint-mismatch", rank=1, causes=state("weights-incomplete"))
+    assert diagnose([one, two], Outcome()).status == "independent"
+
+
+def test_a_weaker_second_root_does_not_make_causes_independent() -> None:
+    one = finding(0, "memory-capacity", rank=0, causes=state("device-full"))
+    two = finding(1, "checkpoint-mismatch", rank=1, strength="indication", causes=state("weights-incomplete"))
+    assert diagnose([one, two], Outcome()).status == "root-cause"
+
+
+def test_performance_findings_never_outrank_a_failure() -> None:
+    slow = finding(0, "efficiency-idle", role="performance", strength="proof", causes=state("throughput-low"))
+    verdict = diagnose([slow, nan(1)], Outcome())
+    assert [f.rule for f in verdict.root_causes] == ["numerics-nan-provenance"]
+    assert diagnose([slow], Outcome()).status == "not-established"
+
+
+def test_the_earliest_anomaly_is_told_where_no_rule_knows_the_error() -> None:
+    seen = Anomaly("ValueError: boom", 2, 5, Evidence(0, "rank_2.log", line=31))
+    verdict = diagnose([], Outcome(), earliest=seen)
+    assert "rank_2.log:31" in verdict.sentence
+
+
+@pytest.mark.parametrize("rotation", range(3))
+def test_the_verdict_does_not_depend_on_the_order_of_findings(rotation: int) -> None:
+    first = finding(2, "distributed-first-failure", rank=1, ts_ns=101 * SECOND, causes=state("rank-gone"), requires=state("rank-failed"))
+    first.causes, rows = state("rank-gone"), [nan(causes=[{"state": "value-nonfinite"}, {"state": "rank-failed"}]), timeout(), first]
+    verdict = diagnose(rows[rotation:] + rows[:rotation], Outcome())
+    assert [f.rule for f in verdict.root_causes] == ["numerics-nan-provenance"]
+    assert {f.rule for f in verdict.consequences} == {"distributed-timeout", "distributed-first-failure"}
