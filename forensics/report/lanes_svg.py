@@ -1,0 +1,117 @@
+"""Draws who lived when and what happened where: one lane a rank, numbered like the rows of the timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forensics.report import text
+from forensics.report.scale import Scale, fit
+from forensics.report.svg import coordinate, element, escaped, text_width
+from forensics.report.view import Moment, ProcessView
+
+MAX_LANES = 12
+_WIDTH, _LANE, _LEFT, _RIGHT, _TOP = 1100.0, 30.0, 74.0, 24.0, 8.0
+_FONT_PX = 11.5
+
+
+@dataclass(frozen=True)
+class Lanes:
+    svg: str
+    n_hidden: int  # ranks without a lane
+
+
+def lanes(timeline: Sequence[Moment], processes: Sequence[ProcessView]) -> Lanes | None:
+    """None when there are not two moments of one clock to compare."""
+    epoch = any(text.has_epoch(m.ts_ns) for m in timeline)
+    numbered = [(i, m) for i, m in enumerate(timeline, 1) if text.has_epoch(m.ts_ns) == epoch]
+    times = [m.ts_ns for _, m in numbered]
+    if len(set(times)) < 2:
+        return None
+    eventful = sorted({m.rank for _, m in numbered if m.rank is not None})
+    quiet = sorted({p.rank for p in processes if p.rank is not None} - set(eventful))
+    shown: list[int | None] = [None] if any(m.rank is None for _, m in numbered) else []
+    shown += (eventful + quiet)[: MAX_LANES - len(shown)]
+    shown.sort(key=lambda rank: -1 if rank is None else rank)
+    scale = fit(min(times), max(times), _LEFT, _WIDTH - _RIGHT, pad=0.04)
+    height = _TOP + _LANE * len(shown) + 24
+    parts = [_axis(scale, height)]
+    for row, rank in enumerate(shown):
+        y = _TOP + _LANE * (row + 0.5)
+        bars = [p for p in processes if p.rank == rank and rank is not None]
+        parts.append(_lane(rank, y, bars, scale, epoch))
+        parts.append(_chips([(n, m) for n, m in numbered if m.rank == rank], y, scale))
+    svg = element(
+        "svg",
+        element("title", "Ranks over time", id="lanes-title") + "".join(parts),
+        class_="lanes",
+        viewBox=f"0 0 {_WIDTH:g} {height:g}",
+        role="img",
+        aria_labelledby="lanes-title",
+    )
+    return Lanes(svg, len(eventful) + len(quiet) - len([rank for rank in shown if rank is not None]))
+
+
+def _axis(scale: Scale, height: float) -> str:
+    base = height - 20
+    parts = [element("path", d=f"M{_LEFT:g} {coordinate(base)}H{_WIDTH - _RIGHT:g}", class_="axis")]
+    span = scale.high - scale.low
+    unit, factor = ("s", 1e9) if span > 2e9 else ("ms", 1e6) if span > 2e6 else ("µs", 1e3)
+    if span > 600e9:
+        unit, factor = "min", 60e9
+    first = scale.low + 0.04 / 1.08 * span  # the first moment: `fit` padded by 4 % on both sides
+    shown = Scale((scale.low - first) / factor, (scale.high - first) / factor, scale.start, scale.end)
+    for value, label in shown.ticks(7):
+        x = shown(value)
+        parts.append(element("path", d=f"M{coordinate(x)} {_TOP:g}V{coordinate(base)}", class_="grid"))
+        sign = "+" if value > 0 else ""
+        tick = f"{sign}{label} {unit}"
+        parts.append(element("text", escaped(tick), x=x, y=base + 15, text_anchor="middle", class_="tick"))
+    return "".join(parts)
+
+
+def _lane(rank: int | None, y: float, bars: list[ProcessView], scale: Scale, epoch: bool) -> str:
+    name = "job" if rank is None else f"rank {rank}"
+    parts = [element("text", escaped(name), x=_LEFT - 12, y=y + 4, text_anchor="end", class_="lane-name")]
+    for bar in bars[:20]:
+        first, last = bar.first_seen_ns, bar.last_seen_ns
+        if first is None or last is None or text.has_epoch(first) != epoch or text.has_epoch(last) != epoch:
+            continue
+        start, end = max(scale(first), _LEFT), min(scale(last), _WIDTH - _RIGHT)
+        if end < start:
+            continue
+        label = f"{name}: {bar.outcome}, seen {text.moment(first)} to {text.moment(last)}"
+        rect = element("rect", x=start, y=y - 3, width=max(end - start, 2), height=6, rx=3, class_="life")
+        parts.append(element("g", element("title", escaped(label, 400)) + rect))
+    return "".join(parts)
+
+
+def _chips(moments: list[tuple[int, Moment]], y: float, scale: Scale) -> str:
+    """Numbers of the moments on the lane; those closer than a chip share one."""
+    clusters: list[list[tuple[int, Moment]]] = []
+    for numbered in moments:
+        if clusters and scale(numbered[1].ts_ns) - scale(clusters[-1][0][1].ts_ns) < 34:
+            clusters[-1].append(numbered)
+        else:
+            clusters.append([numbered])
+    parts = []
+    for cluster in clusters:
+        first, last = cluster[0][0], cluster[-1][0]
+        if first == last:
+            label = str(first)
+        elif last - first == len(cluster) - 1:
+            label = f"{first}–{last}"
+        else:
+            label = f"{first}…{last}"
+        width = max(20.0, text_width(label, _FONT_PX, bold=True) + 10)
+        x = min(scale(cluster[0][1].ts_ns), _WIDTH - width / 2 - 1)
+        title = "; ".join(f"{n}: {m.label}" for n, m in cluster[:4])
+        parts.append(
+            element(
+                "g",
+                element("title", escaped(title, 400))
+                + element("rect", x=x - width / 2, y=y - 10, width=width, height=20, rx=10, class_="chip")
+                + element("text", escaped(label), x=x, y=y + 4, text_anchor="middle", class_="chip-label"),
+            )
+        )
+    return "".join(parts)

@@ -1,0 +1,183 @@
+"""Prepares a report for the page: bounded lists, groups, counts and drawings; the template only writes them down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from forensics.report.chain_svg import chain_sentences, chain_svg
+from forensics.report.lanes_svg import Lanes, lanes
+from forensics.report.outline import Branch, Outline, outline
+from forensics.report.series_svg import Chart, charts
+from forensics.report.view import (
+    ArtifactView,
+    FindingView,
+    Moment,
+    NotChecked,
+    ProcessView,
+    Report,
+    RuledOut,
+    WarningView,
+)
+from forensics.states import QUALITIES
+
+T = TypeVar("T")
+
+MAX_ROWS = 300  # of a table
+MAX_MOMENTS = 200
+MAX_FACTS = 60
+
+
+@dataclass(frozen=True)
+class Bounded(Generic[T]):
+    items: Sequence[T]
+    n_hidden: int
+
+    @property
+    def n(self) -> int:
+        return len(self.items) + self.n_hidden
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A capability that was missing, with the rules that it kept from running."""
+
+    missing: str
+    meaning: str
+    capture: str
+    rules: list[NotChecked]
+
+
+@dataclass(frozen=True)
+class Ending:
+    outcome: str
+    n: int
+
+
+@dataclass(frozen=True)
+class Share:
+    name: str
+    n: int
+    x: float  # of 100
+    width: float
+
+
+@dataclass(frozen=True)
+class Page:
+    report: Report
+    outline: Outline
+    lead: FindingView | None  # the finding that the verdict rests on
+    n_causes: int
+    causes: list[FindingView]
+    chain: str
+    chain_words: list[str]
+    artifact_shares: list[Share]
+    rule_shares: list[Share]
+    gaps: list[Gap]
+    may_settle: list[Gap]  # what to capture when there is no cause
+    endings: list[Ending]
+    ruled_out: Bounded[RuledOut]
+    artifacts: Bounded[ArtifactView]
+    warnings: Bounded[WarningView]
+    processes: Bounded[ProcessView]
+    timeline: Bounded[Moment]
+    job_facts: Bounded[tuple[str, str]]
+    lanes: Lanes | None
+    charts: list[Chart]
+    n_charts_hidden: int
+
+
+def prepare(report: Report) -> Page:
+    read = outline(report.findings)
+    failed = report.verdict.status in {"root-cause", "independent"}
+    causes = [f for f in report.findings if f.role in {"root", "independent"}] if failed else []
+    moments = bounded(report.timeline, MAX_MOMENTS)
+    drawn, n_hidden = charts(report.series)
+    missing = gaps(report.not_checked)
+    return Page(
+        report=report,
+        outline=read,
+        lead=causes[0] if causes else None,
+        n_causes=len(causes),
+        causes=causes[:6],
+        chain=chain_svg(report.chain_nodes, report.chain_edges, anchors(read)),
+        chain_words=chain_sentences(report.chain_nodes, report.chain_edges),
+        artifact_shares=shares(_by_quality(report.artifacts)),
+        rule_shares=shares(_by_outcome(report)),
+        gaps=missing,
+        may_settle=[gap for gap in missing if gap.capture][:3] if report.verdict.status == "not-established" else [],
+        endings=endings(report.processes),
+        ruled_out=bounded(report.ruled_out),
+        artifacts=bounded(report.artifacts),
+        warnings=bounded(report.warnings),
+        processes=bounded(report.processes),
+        timeline=moments,
+        job_facts=bounded(report.job_facts, MAX_FACTS),
+        lanes=lanes(moments.items, report.processes),
+        charts=drawn,
+        n_charts_hidden=n_hidden,
+    )
+
+
+def bounded(items: Sequence[T], limit: int = MAX_ROWS) -> Bounded[T]:
+    return Bounded(items[:limit], max(0, len(items) - limit))
+
+
+def anchors(read: Outline) -> frozenset[int]:
+    """Ids of the findings that have a place on the page."""
+    return frozenset(f.id for f in _shown(read))
+
+
+def _shown(read: Outline) -> Iterator[FindingView]:
+    waiting: list[Branch] = [branch for group in read.groups for branch in group.branches]
+    while waiting:
+        branch = waiting.pop()
+        yield branch.finding
+        yield from branch.alike
+        waiting.extend(branch.children)
+    yield from read.further
+
+
+def gaps(not_checked: Sequence[NotChecked]) -> list[Gap]:
+    """By missing capability, so that each command stands once; those that unlock most rules first."""
+    groups: dict[str, list[NotChecked]] = {}
+    for one in not_checked:
+        groups.setdefault(one.missing, []).append(one)
+    found = [Gap(name, rules[0].meaning, rules[0].capture, rules) for name, rules in groups.items()]
+    return sorted(found, key=lambda gap: -len(gap.rules))
+
+
+def endings(processes: Sequence[ProcessView]) -> list[Ending]:
+    """How many processes ended in each way, the most frequent first."""
+    counts: dict[str, int] = {}
+    for process in processes:
+        counts[process.outcome] = counts.get(process.outcome, 0) + 1
+    return [Ending(outcome, n) for outcome, n in sorted(counts.items(), key=lambda item: -item[1])]
+
+
+def shares(counts: dict[str, int]) -> list[Share]:
+    """Parts of a bar 100 wide; a part that exists stays wide enough to be seen."""
+    total = sum(counts.values())
+    present = {name: max(n / total, 0.02) for name, n in counts.items() if n} if total else {}
+    x, found = 0.0, []
+    for name, ratio in present.items():
+        width = 100 * ratio / sum(present.values())
+        found.append(Share(name, counts[name], x, width))
+        x += width
+    return found
+
+
+def _by_quality(artifacts: Sequence[ArtifactView]) -> dict[str, int]:
+    counts = dict.fromkeys(QUALITIES, 0)
+    for artifact in artifacts:
+        counts[artifact.quality if artifact.quality in counts else "unknown"] += 1
+    return counts
+
+
+def _by_outcome(report: Report) -> dict[str, int]:
+    return {
+        "found something": len({f.rule for f in report.findings}),
+        "ruled out": len({r.rule for r in report.ruled_out}),
+        "not checked": len({r.rule for r in report.not_checked}),
+    }

@@ -1,0 +1,62 @@
+"""Axes: from values to px, with round ticks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from forensics.report.text import number
+
+# A range of three decades cannot be read on a linear axis.
+_LOG_FROM = 1_000.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    low: float
+    high: float
+    start: float  # px of `low`
+    end: float  # px of `high`
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        low, high, value = (_log(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
+        ratio = min(max((value - low) / (high - low), -1.0), 2.0)
+        return self.start + ratio * (self.end - self.start)
+
+    def ticks(self, n: int) -> list[tuple[float, str]]:
+        values = _decades(self.low, self.high, n) if self.log else _round_steps(self.low, self.high, n)
+        return [(value, number(float(f"{value:.6g}"))) for value in values if self.low <= value <= self.high]
+
+
+def fit(low: float, high: float, start: float, end: float, *, may_be_log: bool = False, pad: float = 0.0) -> Scale:
+    """A scale that holds both values, widened by `pad` of its range; equal or missing values get room around them."""
+    if not (math.isfinite(low) and math.isfinite(high)):
+        low, high = 0.0, 1.0
+    low, high = max(low, -1e300), min(high, 1e300)  # differences beyond overflow
+    if may_be_log and low > 0 and high / low >= _LOG_FROM:
+        factor = (high / low) ** pad
+        return Scale(low / factor or low, high * factor, start, end, log=True)
+    if high <= low:
+        room = abs(low) * 0.05 or 1.0
+        return Scale(low - room, high + room, start, end)
+    room = (high - low) * pad
+    return Scale(low - room, high + room, start, end)
+
+
+def _log(value: float) -> float:
+    return math.log10(max(value, 1e-320))
+
+
+def _round_steps(low: float, high: float, n: int) -> list[float]:
+    raw = (high - low) / max(1, n)
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
+    first = math.ceil(low / step)
+    return [index * step for index in range(first, first + 2 * n + 2)]
+
+
+def _decades(low: float, high: float, n: int) -> list[float]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    step = max(1, math.ceil((last - first) / n))
+    return [10.0**power for power in range(first, last + 1, step) if -308 < power < 308]

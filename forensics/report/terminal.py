@@ -1,0 +1,103 @@
+"""Renders the verdict for a terminal: a few lines of plain text, coloured only when asked."""
+
+from __future__ import annotations
+
+import textwrap
+
+from forensics.report import text
+from forensics.report.outline import outline
+from forensics.report.page import gaps
+from forensics.report.view import EvidenceView, FindingView, Report
+
+_STATUS = {"root-cause": "ROOT CAUSE", "independent": "INDEPENDENT CAUSES", "healthy": "HEALTHY"}
+_COLOURS = {"root-cause": "1;31", "independent": "1;31", "healthy": "1;32"}
+_LABEL = 12  # columns
+
+
+def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -> str:
+    """A few lines without a final newline. Control characters of artifacts are shown, never sent to the terminal."""
+    pen = _Pen(colour, max(width, 40))
+    verdict = report.verdict
+    status = _STATUS.get(verdict.status, "NOT ESTABLISHED")
+    sure = text.percent(verdict.confidence)
+    note = text.one_line(verdict.confidence_note, 160)
+    about = ", ".join(part for part in (sure, note) if part)
+    lines = [pen.paint(status, _COLOURS.get(verdict.status, "1;35")) + (f"  {about}" if about else "")]
+    lines += pen.paragraph(verdict.sentence, "1")
+    lines += pen.paragraph(verdict.not_established_reason) if verdict.not_established_reason else []
+    lines.append("")
+    if verdict.culprit:
+        lines += pen.row("where", ", ".join(f"{label} {value}" for label, value in verdict.culprit[:8]))
+    causes = [f for f in report.findings if f.role in {"root", "independent"}]
+    lines += _causes(pen, causes, verdict.earliest_anomaly)
+    if verdict.fix:
+        lines += pen.rows("fix", verdict.fix)
+    consequences = [f for f in report.findings if f.role == "consequence"]
+    if consequences:
+        more = f" (and {len(consequences) - 3:,} more)" if len(consequences) > 3 else ""
+        lines += pen.row("led to", "; ".join(text.one_line(f.message, 120) for f in consequences[:3]) + more)
+    others = _others(report)
+    if others:
+        lines += pen.row("also", others)
+    lines += pen.row("looked at", _looked_at(report))
+    if verdict.status == "not-established":
+        for gap in [gap for gap in gaps(report.not_checked) if gap.capture][:3]:
+            lines += pen.row("next time", text.one_line(gap.capture, 200))
+    return "\n".join(lines)
+
+
+def _causes(pen: _Pen, causes: list[FindingView], earliest: EvidenceView | None) -> list[str]:
+    lines = []
+    if len(causes) > 1:
+        for finding in causes[:5]:
+            lines += pen.row("cause", finding.message)
+        if len(causes) > 5:
+            lines += pen.row("", f"and {text.plural(len(causes) - 5, 'more cause')}")
+    places = [f.evidence[0] for f in causes[:3] if f.evidence] or ([earliest] if earliest else [])
+    for place in places:
+        where = " ".join(part for part in (place.artifact, text.place(place.kind, place.position)) if part)
+        lines += pen.row("evidence", where)
+        first = place.text.strip().split("\n", 1)[0]
+        lines += pen.row("", text.one_line(first, 200)) if first else []
+    return lines
+
+
+def _others(report: Report) -> str:
+    read = outline(report.findings)
+    others = [branch.finding for group in read.groups if group.role == "other" for branch in group.branches]
+    if not others:
+        return ""
+    more = f" (and {len(others) - 2:,} more)" if len(others) > 2 else ""
+    return "; ".join(f"{f.severity}: {text.one_line(f.message, 120)}" for f in others[:2]) + more
+
+
+def _looked_at(report: Report) -> str:
+    unclean = sum(artifact.quality != "complete" for artifact in report.artifacts)
+    artifacts = text.plural(len(report.artifacts), "artifact") + (f" ({unclean:,} not complete)" if unclean else "")
+    return f"{artifacts}; {len(report.ruled_out):,} alternatives ruled out, {len(report.not_checked):,} not checked"
+
+
+class _Pen:
+    def __init__(self, colour: bool, width: int) -> None:
+        self._colour = colour
+        self._width = width
+
+    def paint(self, value: str, code: str) -> str:
+        return f"\x1b[{code}m{value}\x1b[0m" if self._colour else value
+
+    def paragraph(self, value: str, code: str = "") -> list[str]:
+        lines = textwrap.wrap(text.one_line(value, 1200), self._width - 2)
+        return [f"  {self.paint(row, code) if code else row}" for row in lines]
+
+    def row(self, label: str, value: str) -> list[str]:
+        """One labelled entry, wrapped under itself."""
+        wrapped = textwrap.wrap(text.one_line(value, 1200), self._width - _LABEL - 2, break_on_hyphens=False) or [""]
+        return self._labelled(label, wrapped)
+
+    def rows(self, label: str, value: str) -> list[str]:
+        """An entry whose line ends matter; long lines stay whole so that they can be copied."""
+        return self._labelled(label, text.block(value, 2_000, 12).replace("\t", "    ").split("\n"))
+
+    def _labelled(self, label: str, rows: list[str]) -> list[str]:
+        head = self.paint(f"{label:<{_LABEL}}", "2") if label else " " * _LABEL
+        return [f"  {head if i == 0 else ' ' * _LABEL}{row}".rstrip() for i, row in enumerate(rows)]
