@@ -145,6 +145,7 @@ CREATE TABLE string (
 );
 COMMENT ON TABLE string IS 'Every text that *_id columns refer to; ids are derived from the text, so they agree between cases';
 COMMENT ON COLUMN string.id IS 'Low 64 bits of the MD5 of the text (md5_number_lower)';
+COMMENT ON COLUMN string.text IS 'The text';
 
 CREATE TABLE stack (
     id UBIGINT PRIMARY KEY,
@@ -535,6 +536,7 @@ COMMENT ON COLUMN position.artifact_id IS 'artifact.id';
 COMMENT ON COLUMN position.row IS 'Row of that table';
 COMMENT ON COLUMN position."table" IS 'Event table whose row this is';
 COMMENT ON COLUMN position.byte IS 'Byte offset in the decompressed content';
+COMMENT ON COLUMN position.line IS 'Line number from 1';
 
 CREATE TABLE interval (
     kind VARCHAR NOT NULL,
