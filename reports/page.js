@@ -46,7 +46,7 @@
     const target = /^#[\w-]+$/.test(location.hash) && document.querySelector(location.hash);
     if (!target) return;
     reveal(target);
-    const own = target.querySelector(":scope > details");
+    const own = target.querySelector(":scope > .card");
     if (own) own.open = true;
     target.scrollIntoView();
   };
@@ -61,9 +61,9 @@
   addEventListener("afterprint", () => { for (const node of opened) node.open = false; });
 
   const tools = document.getElementById("tools");
-  const findings = all(".finding");
+  const findings = all("article.finding");
   const visible = (node) => node.offsetParent !== null;
-  const summaries = () => findings.map((f) => f.querySelector(":scope > details > summary")).filter(visible);
+  const summaries = () => findings.map((f) => f.querySelector(":scope > .card > summary")).filter(visible);
   const move = (by) => {
     const list = summaries();
     if (!list.length) return;
@@ -89,12 +89,12 @@
         f.hidden = !fits;
         n += fits;
       });
-      for (const g of all(".group")) g.hidden = !g.querySelector(":scope > .finding:not([hidden])");
+      for (const g of all(".group")) g.hidden = !g.querySelector(":scope > article:not([hidden])");
       count.textContent = words.length ? `${n} of ${findings.length} shown` : "";
     });
     const toggle = () => {
       const open = expand.textContent === "Expand all";
-      for (const node of all("#findings .finding > details")) node.open = open;
+      for (const node of all("#findings .card")) node.open = open;
       expand.textContent = open ? "Fold all" : "Expand all";
     };
     expand.addEventListener("click", toggle);

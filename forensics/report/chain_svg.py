@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from forensics.report.chain_layout import LABEL_LINES, LABEL_PX, Box, Wire, lay_out
@@ -15,17 +16,25 @@ _LINE = 14.5  # px from line to line of a wire's label
 Point = tuple[float, float]
 
 
-def chain_svg(nodes: Sequence[ChainNode], edges: Sequence[ChainEdge], linked: frozenset[int] = frozenset()) -> str:
-    """The drawing, or "" when there is nothing to draw. `linked`: ids of findings that the page has an anchor for."""
+@dataclass(frozen=True)
+class Chain:
+    svg: str
+    n_left_out: int  # nodes that are not in the drawing, not even as "n more"
+
+
+def chain(
+    nodes: Sequence[ChainNode], edges: Sequence[ChainEdge], linked: frozenset[int] = frozenset()
+) -> Chain | None:
+    """The drawing; None when there is nothing to draw. `linked`: ids of findings that the page has an anchor for."""
     if not nodes:
-        return ""
+        return None
     layout = lay_out(nodes, edges)
     led_to = {id(wire.boxes[-1]) for wire in layout.wires}
     labels, top = _labels(layout.wires, layout.downwards)
     drawn = [_wire(wire, layout.downwards) for wire in layout.wires]
     drawn += [_box(box, linked, root=id(box) not in led_to) for box in layout.boxes]
     width, height = layout.width + 2 * _MARGIN, layout.height - top + 2 * _MARGIN
-    return element(
+    svg = element(
         "svg",
         element("title", "Causal chain", id="chain-title")
         + element("desc", escaped(_description(nodes, edges), 2000), id="chain-desc")
@@ -38,6 +47,7 @@ def chain_svg(nodes: Sequence[ChainNode], edges: Sequence[ChainEdge], linked: fr
         aria_labelledby="chain-title",
         aria_describedby="chain-desc",
     )
+    return Chain(svg, layout.n_left_out)
 
 
 def chain_sentences(nodes: Sequence[ChainNode], edges: Sequence[ChainEdge], limit: int = 40) -> list[str]:
@@ -106,13 +116,15 @@ def _labels(wires: Sequence[Wire], downwards: bool) -> tuple[str, float]:
 
     Wires of one box that say the same are labelled once.
     """
-    said: set[tuple[int, str]] = set()
-    parts, top = [], 0.0
+    straightest: dict[tuple[int, str], tuple[float, Wire]] = {}
     for wire in wires:
+        (x1, y1), (x2, y2) = _points(wire, downwards)[:2]
+        bend = abs(x2 - x1) if downwards else abs(y2 - y1)
         key = (id(wire.boxes[0]), wire.label)
-        if not wire.label or key in said:
-            continue
-        said.add(key)
+        if wire.label and (key not in straightest or bend < straightest[key][0]):
+            straightest[key] = (bend, wire)
+    parts, top = [], 0.0
+    for _, wire in straightest.values():
         (x1, y1), (x2, y2) = _points(wire, downwards)[:2]
         x, y = (x1 + x2) / 2, (y1 + y2) / 2
         lines = wrap(wire.label, 320 if downwards else x2 - x1 - 22, LABEL_PX, 1 if downwards else LABEL_LINES)

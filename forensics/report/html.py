@@ -20,10 +20,11 @@ from forensics.report.page import prepare
 from forensics.report.svg import severity_mark
 from forensics.report.view import EvidenceView, Report
 from forensics.resources import resource_folder
-from forensics.states import SEVERITIES
+from forensics.states import QUALITIES, SEVERITIES
 
 MAX_EVIDENCE = 12  # places of one finding
 _LINK_LIMIT = 500
+_QUALITIES = (*QUALITIES, "unknown")
 
 
 def render_html(report: Report) -> str:
@@ -65,9 +66,11 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_finalize,
     )
     filters: dict[str, Any] = {
         "line": line,
+        "plain": text.one_line,  # for attributes and the title, where no markup can stand
         "block": block,
         "rows": numbered_rows,
         "percent": text.percent,
@@ -80,8 +83,15 @@ def _environment() -> Environment:
         "px": lambda value: f"{value:.2f}",
     }
     environment.filters.update(filters)
-    environment.globals.update(glyph=glyph, severity=known_severity, MAX_EVIDENCE=MAX_EVIDENCE, days=days)
+    environment.globals.update(
+        glyph=glyph, known=known, severities=SEVERITIES, qualities=_QUALITIES, MAX_EVIDENCE=MAX_EVIDENCE, days=days
+    )
     return environment
+
+
+def _finalize(value: object) -> object:
+    """Catches texts that a template shows without a filter."""
+    return line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def marked(value: str, *, keep: str = "") -> Markup:
@@ -138,8 +148,9 @@ def glyph(severity: str) -> Markup:
     return Markup(f'<svg class="glyph" viewBox="0 0 16 16" aria-hidden="true">{severity_mark(severity, 8, 8)}</svg>')  # noqa: S704
 
 
-def known_severity(severity: str) -> str:
-    return severity if severity in SEVERITIES else "info"
+def known(value: str, names: Sequence[str]) -> str:
+    """A value that becomes a class name: one of ours, never a text of an artifact."""
+    return value if value in names else names[-1]
 
 
 def days(times: Sequence[int]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from forensics.report.chain_svg import chain_sentences, chain_svg
+from forensics.report.chain_svg import Chain, chain, chain_sentences
 from forensics.report.lanes_svg import Lanes, lanes
 from forensics.report.outline import Branch, Outline, outline
 from forensics.report.series_svg import Chart, charts
@@ -70,7 +70,7 @@ class Page:
     lead: FindingView | None  # the finding that the verdict rests on
     n_causes: int
     causes: list[FindingView]
-    chain: str
+    chain: Chain | None
     chain_words: list[str]
     artifact_shares: list[Share]
     rule_shares: list[Share]
@@ -101,7 +101,7 @@ def prepare(report: Report) -> Page:
         lead=causes[0] if causes else None,
         n_causes=len(causes),
         causes=causes[:6],
-        chain=chain_svg(report.chain_nodes, report.chain_edges, anchors(read)),
+        chain=chain(report.chain_nodes, report.chain_edges, anchors(read)),
         chain_words=chain_sentences(report.chain_nodes, report.chain_edges),
         artifact_shares=shares(_by_quality(report.artifacts)),
         rule_shares=shares(_by_outcome(report)),

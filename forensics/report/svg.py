@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import unicodedata
 
-from forensics.report.text import one_line
+from forensics.report.text import one_line, visible
 
 _NARROW = frozenset("iljtfrI.,:;'|!()[]{}/\\ -`\"")
 _WIDE = frozenset("mwMWOQG@%&")
@@ -21,7 +21,7 @@ def element(name: str, content: str = "", /, **attributes: str | float | None) -
     for key, value in attributes.items():
         if value is None:
             continue
-        shown = coordinate(value) if isinstance(value, int | float) else html.escape(value)
+        shown = coordinate(value) if isinstance(value, int | float) else html.escape(visible(value))
         parts.append(f'{key.rstrip("_").replace("_", "-")}="{shown}"')
     opening = " ".join(parts)
     return f"<{opening}>{content}</{name}>" if content or name in {"text", "title", "desc", "a"} else f"<{opening}/>"

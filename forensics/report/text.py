@@ -165,4 +165,4 @@ def plural(n: int, word: str, words: str | None = None) -> str:
 
 def place(kind: str, position: int | None) -> str:
     """Where in an artifact: "line 12", "byte 4096", "row 7"; "" for the artifact as a whole. Fit to be pasted."""
-    return f"{kind} {position}" if kind and position is not None else ""
+    return f"{one_line(kind, 40)} {position}" if kind and position is not None else ""
