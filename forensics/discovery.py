@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from forensics.artifact import HEAD_BYTES, Head, Source
+from forensics.artifact import HEAD_BYTES, Format, Head, Source
 from forensics.errors import ArtifactError, ForensicsError
 from forensics.formats import formats
 
@@ -176,9 +176,16 @@ def _recognise(head: Head) -> str | None:
     """The surest format; the first by name where two are equally sure."""
     if not head.data.strip(b"\0 \r\n\t"):
         return None
-    scores = {name: module.recognise(head) for name, module in formats().items()}
+    scores = {name: _sureness(module, head) for name, module in formats().items()}
     best = max(scores, key=lambda name: scores[name], default=None)
     return best if best and scores[best] > 0 else None
+
+
+def _sureness(module: Format, head: Head) -> int:
+    try:
+        return module.recognise(head)
+    except Exception:  # a format that fails on hostile content does not recognise it
+        return 0
 
 
 def _sha256(file: Path) -> str:

@@ -6,6 +6,13 @@ import sys
 from typing import Any
 
 USAGE_ERROR = 2
+# Said here so that listing the commands does not load them.
+_COMMANDS = {
+    "analyze": "Find out why a job failed, from the folder, file or archive that it left behind.",
+    "query": "Ask a finished case a question in SQL.",
+    "rules": "What the rule library knows: list, explain, new, test.",
+    "formats": "List the artifact formats that are recognised.",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -21,8 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
         version=__version__,
         result_action="return_value",
     )
-    for name in ("analyze", "query", "rules", "formats"):
-        app.command(f"forensics.cli.{name}:{'app' if name == 'rules' else name}", name=name)
+    for name, summary in _COMMANDS.items():
+        app.command(f"forensics.cli.{name}:{'app' if name == 'rules' else name}", name=name, help=summary)
     try:
         code = app(arguments, exit_on_error=False, print_error=True)
     except CycloptsError:

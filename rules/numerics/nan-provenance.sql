@@ -45,14 +45,15 @@ reading AS (
         n.proc_id,
         n.rank,
         n.step,
-        n.graph_id,
         n.node_id,
         n.phase,
-        o.text AS op,
+        CASE n.phase WHEN 'forward' THEN 0 ELSE 1 END AS pass,
+        o.text AS operator,
         m.text AS module,
         coalesce(sum(t.n_nan + t.n_inf) FILTER (WHERE t.role = 'output'), 0) AS n_bad_out,
         coalesce(sum(t.n_nan) FILTER (WHERE t.role = 'output'), 0) AS n_nan_out,
         coalesce(sum(t.n_nan + t.n_inf) FILTER (WHERE t.role = 'input'), 0) AS n_bad_in,
+        coalesce(sum(t.n_nan) FILTER (WHERE t.role = 'input'), 0) AS n_nan_in,
         count(*) FILTER (WHERE t.role = 'input') AS n_inputs,
         max(t.absmax) FILTER (WHERE t.role = 'input') AS input_absmax,
         min(t.row) FILTER (WHERE t.role = 'output' AND t.n_nan + t.n_inf > 0) AS row,
@@ -64,13 +65,43 @@ reading AS (
     WHERE t.role IN ('input', 'output')
     GROUP BY ALL
 ),
+-- Steps in which a non-finite value reached something: a NaN appeared, or the last operator's result is not finite.
+harmed_step AS (
+    SELECT
+        proc_id,
+        step
+    FROM reading
+    GROUP BY proc_id, step
+    HAVING max(n_nan_out) > 0 OR max_by(n_bad_out, (pass, node_id)) > 0
+),
 birth AS (
+    SELECT r.*
+    FROM reading AS r
+    JOIN harmed_step AS h ON h.proc_id = r.proc_id AND h.step IS NOT DISTINCT FROM r.step
+    WHERE r.n_bad_out > 0
+      AND r.n_inputs > 0
+      AND r.n_nan_in = 0
+      AND (r.n_bad_in = 0 OR r.n_nan_out > 0)
+      -- These write the infinity that they were given, as attention masks do: no birth unless a NaN comes out.
+      AND (r.n_nan_out > 0 OR NOT regexp_matches(r.operator, '(masked_fill|where|fill|full|full_like|new_full|triu|tril|scalar_tensor|copy|to|clone)_?$'))
+    QUALIFY row_number() OVER (PARTITION BY r.proc_id ORDER BY r.step, r.pass, r.node_id, r.row) = 1
+),
+named AS (
     SELECT
         *,
-        CASE phase WHEN 'forward' THEN 0 ELSE 1 END AS pass
-    FROM reading
-    WHERE n_bad_out > 0 AND n_bad_in = 0 AND n_inputs > 0
-    QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY step, pass, node_id, row) = 1
+        -- In the backward the autograd node says more than the operator that computes it.
+        CASE WHEN pass = 1 AND regexp_matches(module, '^\w+Backward\d*$') THEN module ELSE operator END AS op
+    FROM birth
+),
+anomaly_place AS (
+    SELECT
+        e.proc_id,
+        min(u.function || ' (' || u.file || ':' || u.line || ')') AS where_in_code
+    FROM log AS e
+    JOIN frame AS k ON k.id = e.stack_id
+    JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
+    WHERE e.signature = 'anomaly-forward'
+    GROUP BY e.proc_id
 )
 SELECT
     b.artifact_id,
@@ -80,26 +111,23 @@ SELECT
     b.step,
     b.ts_ns,
     b.op,
+    b.operator,
     b.module,
     b.phase,
     b.n_nan_out,
     b.n_bad_out - b.n_nan_out AS n_inf_out,
     b.input_absmax,
     a.where_in_code,
-    ' in the ' || b.phase || coalesce(' of ' || nullif(b.module, ''), '') || coalesce(', ' || a.where_in_code, '') AS place,
+    ' in the ' || b.phase || CASE WHEN b.op <> b.operator OR coalesce(b.module, '') = '' THEN '' ELSE ' of ' || b.module END
+        || coalesce(', ' || a.where_in_code, '') AS place,
     b.op AS key,
     (
         SELECT list({'artifact_id': e.artifact_id, 'row': e.row, 'note': 'the error that followed'} ORDER BY e.artifact_id, e.row)
         FROM log AS e
         WHERE e.proc_id = b.proc_id AND e.class = 'numerics.nan-backward' AND e.role <> 'noise'
     ) AS evidence
-FROM birth AS b
-LEFT JOIN (
-    SELECT e.proc_id, min(u.function || ' (' || u.file || ':' || u.line || ')') AS where_in_code
-    FROM log AS e JOIN frame AS k ON k.id = e.stack_id JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
-    WHERE e.signature = 'anomaly-forward'
-    GROUP BY e.proc_id
-) AS a ON a.proc_id = b.proc_id
+FROM named AS b
+LEFT JOIN anomaly_place AS a ON a.proc_id = b.proc_id
 ORDER BY b.step, b.pass, b.rank, b.artifact_id, b.row;
 -- variant: anomaly
 SELECT
