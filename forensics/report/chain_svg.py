@@ -22,9 +22,7 @@ class Chain:
     n_left_out: int  # nodes that are not in the drawing, not even as "n more"
 
 
-def chain(
-    nodes: Sequence[ChainNode], edges: Sequence[ChainEdge], linked: frozenset[int] = frozenset()
-) -> Chain | None:
+def chain(nodes: Sequence[ChainNode], edges: Sequence[ChainEdge], linked: frozenset[int] = frozenset()) -> Chain | None:
     """The drawing; None when there is nothing to draw. `linked`: ids of findings that the page has an anchor for."""
     if not nodes:
         return None

@@ -98,7 +98,8 @@ def _finding(finding: FindingView, depth: int) -> list[str]:
 
 
 def _place(evidence: EvidenceView) -> list[str]:
-    where = " ".join(part for part in (code(evidence.artifact), text.place(evidence.kind, evidence.position)) if part)
+    position = escape(text.place(evidence.kind, evidence.position))
+    where = " ".join(part for part in (code(evidence.artifact), position) if part)
     note = f" – {escape(evidence.note, 200)}" if evidence.note else ""
     excerpt = ["", *fence(evidence.text, 1_200, 12)] if evidence.text else []
     return [where + note, *excerpt]

@@ -20,8 +20,10 @@ class Scale:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high, value = (_log(v) for v in (self.low, self.high, value)) if self.log else (self.low, self.high, value)
-        ratio = min(max((value - low) / (high - low), -1.0), 2.0)
+        low, high = self.low, self.high
+        if self.log:
+            low, high, value = math.log10(low), math.log10(high), math.log10(max(value, low))
+        ratio = min(max((value - low) / (high - low), -0.05), 1.05)
         return self.start + ratio * (self.end - self.start)
 
     def ticks(self, n: int) -> list[tuple[float, str]]:
@@ -34,18 +36,15 @@ def fit(low: float, high: float, start: float, end: float, *, may_be_log: bool =
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high = 0.0, 1.0
     low, high = max(low, -1e300), min(high, 1e300)  # differences beyond overflow
-    if may_be_log and low > 0 and high / low >= _LOG_FROM:
-        factor = (high / low) ** pad
-        return Scale(low / factor or low, high * factor, start, end, log=True)
+    if may_be_log and low > 0 and high / max(low, 1e-300) >= _LOG_FROM:
+        low = max(low, 1e-300)
+        room = min((math.log10(high) - math.log10(low)) * pad, 7.0)  # stays within what a double holds
+        return Scale(low / 10**room, high * 10**room, start, end, log=True)
     if high <= low:
         room = abs(low) * 0.05 or 1.0
         return Scale(low - room, high + room, start, end)
     room = (high - low) * pad
     return Scale(low - room, high + room, start, end)
-
-
-def _log(value: float) -> float:
-    return math.log10(max(value, 1e-320))
 
 
 def _round_steps(low: float, high: float, n: int) -> list[float]:
