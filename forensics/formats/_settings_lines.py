@@ -102,6 +102,9 @@ class SettingLines:
         if text.lower() in _HEADINGS or text.startswith("#!") or _RULER.fullmatch(text):
             self._of_cpu = text.lower() == "cpu:"
             return []
+        if re.match(r"(?:Package|# Name)\s{1,80}Version\b", text):
+            self._mode = "pip"
+            return []
         found = [Setting(s.key, s.value, s.scope, number, s.number) for s in self._settings(text)]
         return found or [Setting("note", text, "note", number)]
 
@@ -146,8 +149,6 @@ class SettingLines:
         if match is None:
             return [Setting("os", text, "version")] if text.lower() in _SYSTEMS else []
         name, version = match[1].split("[")[0], match[2].strip()
-        if name == "Package" and version == "Version":
-            return []
         return [Setting(re.sub(r"[_.-]{1,20}", "-", name).lower(), version, "version")]
 
     def _labelled(self, text: str) -> Iterator[Setting]:
@@ -160,12 +161,14 @@ class SettingLines:
         if scope == "command":
             yield from _command(value)
         elif scope == "device" and key == "gpu":
-            yield from _device("gpu", value)
+            yield from _device("gpu", value) if value else ()
+        elif label.endswith(" set to") and label.split()[0].isupper():  # collect_env of CUDA_MODULE_LOADING
+            yield Setting(label.split()[0], value, "variable", number=number_of(label, value))
         elif scope:
             # 3.10 is no 3.1
             yield Setting(key, value, scope, number=None if scope == "version" else number_of(key, value))
         elif re.fullmatch(r"gpu ?[0-9]{1,4}", label.lower()):
-            yield from _device(f"gpu.{int(label.lower().removeprefix('gpu'))}.name", value)
+            yield from _device("name", value, f"gpu.{int(label.lower().removeprefix('gpu'))}.")
         elif label.lower().endswith(" version"):
             yield Setting(label.lower().removesuffix(" version").replace(" ", "-"), value, "version")
         elif _OF_HOST.fullmatch(label):
@@ -200,17 +203,20 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'" else value
 
 
-def _device(key: str, value: str) -> Iterator[Setting]:
-    yield Setting(key, value, "device")
+def _device(key: str, value: str, of: str = "") -> Iterator[Setting]:
+    """What the description of a device says; `of` goes before the keys of one numbered device."""
+    yield Setting(of + key, value, "device")
     capability = _CAPABILITY.search(value)
     if capability:
-        yield Setting("compute_capability", capability[1], "device", number=float(capability[1]))
+        yield Setting(f"{of}compute_capability", capability[1], "device", number=float(capability[1]))
     memory = _MEMORY_OF_DEVICE.findall(value)
     if len(memory) == 1:
         size = parse_size("".join(memory[0]))
-        yield Setting(f"{key}.memory", " ".join(memory[0]), "device", number=None if size is None else float(size))
+        yield Setting(
+            f"{of or 'gpu.'}memory", " ".join(memory[0]), "device", number=None if size is None else float(size)
+        )
     count = _N_DEVICES.match(value)
-    if count:
+    if count and not of:
         yield Setting("gpu.count", count[1], "device", number=float(count[1]))
 
 

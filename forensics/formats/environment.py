@@ -44,9 +44,9 @@ _FOREIGN_DOCUMENT = re.compile(
 )
 # fmt: off
 _OPTION_KEYS = {
-    "model_type", "torch_dtype", "architectures", "learning_rate", "lr", "fp16", "bf16", "batch_size", "zero_optimization",
-    "train_batch_size", "gradient_checkpointing", "optimizer", "max_grad_norm", "grad_clip", "seed", "world_size", "dtype",
-    "env", "versions", "deepspeed", "num_workers", "attn_implementation",
+    "model_type", "torch_dtype", "architectures", "learning_rate", "lr", "fp16", "bf16", "batch_size",
+    "zero_optimization", "train_batch_size", "gradient_checkpointing", "optimizer", "max_grad_norm", "grad_clip",
+    "seed", "world_size", "dtype", "env", "versions", "deepspeed", "num_workers", "attn_implementation",
 }
 # fmt: on
 _STRONG_SCOPES = {"version", "variable", "command", "outcome", "device", "host", "distributed"}

@@ -148,7 +148,7 @@ class _Rows:
 
     def add(self, line: dict[str, Any]) -> bool:
         step, role = as_int(line.get("step"), 0), line.get("role")
-        if step is None or role not in _ROLES:
+        if step is None or not isinstance(role, str) or role not in _ROLES:
             return False
         order, op, phase = as_int(line.get("order"), 0), line.get("op"), _NODE_PHASES.get(str(line.get("phase")))
         ts_ns = as_int(line.get("ts_ns"), 0)
