@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from forensics.report import text
-from forensics.report.page import prepare
+from forensics.report.page import is_prose, prepare
 from forensics.report.svg import severity_mark
 from forensics.report.view import EvidenceView, Report
 from forensics.resources import resource_folder
@@ -84,7 +84,13 @@ def _environment() -> Environment:
     }
     environment.filters.update(filters)
     environment.globals.update(
-        glyph=glyph, known=known, severities=SEVERITIES, qualities=_QUALITIES, MAX_EVIDENCE=MAX_EVIDENCE, days=days
+        glyph=glyph,
+        known=known,
+        is_prose=is_prose,
+        severities=SEVERITIES,
+        qualities=_QUALITIES,
+        MAX_EVIDENCE=MAX_EVIDENCE,
+        days=days,
     )
     return environment
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from forensics.report import text
 from forensics.report.chain_svg import chain_sentences
 from forensics.report.outline import Branch, outline
-from forensics.report.page import gaps
+from forensics.report.page import gaps, is_prose, unsaid_reason
 from forensics.report.view import EvidenceView, FindingView, Report
 
 MAX_FINDINGS = 12
@@ -25,11 +25,13 @@ def render_markdown(report: Report) -> str:
     """GitHub-flavoured Markdown, a few kB, ending in a newline."""
     verdict = report.verdict
     lines = [f"## {_STATUS.get(verdict.status, 'Cause not established')}: {escape(verdict.sentence, 400)}", ""]
-    if verdict.not_established_reason:
-        lines += [escape(verdict.not_established_reason, 1200, start=True), ""]
+    reason = unsaid_reason(verdict)
+    if reason:
+        lines += [escape(reason, 1200, start=True), ""]
     lines += _answers(report)
     if verdict.fix:
-        lines += ["**What to do**", "", *fence(verdict.fix), ""]
+        fix = [escape(verdict.fix, 2_000, start=True)] if is_prose(verdict.fix) else fence(verdict.fix)
+        lines += ["**What to do**", "", *fix, ""]
     if verdict.earliest_anomaly and not verdict.culprit:
         lines += ["**Earliest anomaly**", "", *_place(verdict.earliest_anomaly), ""]
     chain = chain_sentences(report.chain_nodes, report.chain_edges, MAX_LISTED)

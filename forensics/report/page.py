@@ -18,6 +18,7 @@ from forensics.report.view import (
     ProcessView,
     Report,
     RuledOut,
+    VerdictView,
     WarningView,
 )
 from forensics.states import QUALITIES
@@ -66,6 +67,7 @@ class Share:
 @dataclass(frozen=True)
 class Page:
     report: Report
+    reason: str  # why nothing is established
     outline: Outline
     lead: FindingView | None  # the finding that the verdict rests on
     n_causes: int
@@ -97,11 +99,13 @@ def prepare(report: Report) -> Page:
     missing = gaps(report.not_checked)
     return Page(
         report=report,
+        reason=unsaid_reason(report.verdict),
         outline=read,
         lead=causes[0] if causes else None,
         n_causes=len(causes),
         causes=causes[:6],
-        chain=chain(report.chain_nodes, report.chain_edges, anchors(read)),
+        # Without an edge there is nothing that the first screen does not say already.
+        chain=chain(report.chain_nodes, report.chain_edges, anchors(read)) if report.chain_edges else None,
         chain_words=chain_sentences(report.chain_nodes, report.chain_edges),
         artifact_shares=shares(_by_quality(report.artifacts)),
         rule_shares=shares(_by_outcome(report)),
@@ -118,6 +122,19 @@ def prepare(report: Report) -> Page:
         charts=drawn,
         n_charts_hidden=n_hidden,
     )
+
+
+def unsaid_reason(verdict: VerdictView) -> str:
+    """Why nothing is established, where the verdict's sentence does not say it already."""
+    reason = verdict.not_established_reason
+    return "" if reason.strip().rstrip(".") in verdict.sentence else reason
+
+
+def is_prose(value: str) -> bool:
+    """Whether a fix is sentences to read; anything else is set like code, its line ends kept."""
+    rows = [row for row in value.strip().split("\n", 40) if row.strip()]
+    sentence = bool(rows) and rows[0][0].isupper() and rows[-1].rstrip().endswith((".", ")"))
+    return sentence and all(row[0].isalnum() or row[0] in "(\"'" for row in rows) and " " in rows[0]
 
 
 def bounded(items: Sequence[T], limit: int = MAX_ROWS) -> Bounded[T]:

@@ -6,7 +6,7 @@ import textwrap
 
 from forensics.report import text
 from forensics.report.outline import outline
-from forensics.report.page import gaps
+from forensics.report.page import gaps, is_prose, unsaid_reason
 from forensics.report.view import EvidenceView, FindingView, Report
 
 _STATUS = {"root-cause": "ROOT CAUSE", "independent": "INDEPENDENT CAUSES", "healthy": "HEALTHY"}
@@ -24,14 +24,15 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
     about = ", ".join(part for part in (sure, note) if part)
     lines = [pen.paint(status, _COLOURS.get(verdict.status, "1;35")) + (f"  {about}" if about else "")]
     lines += pen.paragraph(verdict.sentence, "1")
-    lines += pen.paragraph(verdict.not_established_reason) if verdict.not_established_reason else []
+    reason = unsaid_reason(verdict)
+    lines += pen.paragraph(reason) if reason else []
     lines.append("")
     if verdict.culprit:
         lines += pen.row("where", ", ".join(f"{label} {value}" for label, value in verdict.culprit[:8]))
     causes = [f for f in report.findings if f.role in {"root", "independent"}]
     lines += _causes(pen, causes, verdict.earliest_anomaly)
     if verdict.fix:
-        lines += pen.rows("fix", verdict.fix)
+        lines += pen.row("fix", verdict.fix) if is_prose(verdict.fix) else pen.rows("fix", verdict.fix)
     consequences = [f for f in report.findings if f.role == "consequence"]
     if consequences:
         more = f" (and {len(consequences) - 3:,} more)" if len(consequences) > 3 else ""
