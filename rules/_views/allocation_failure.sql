@@ -39,6 +39,34 @@ held AS (
     FROM memory_segment AS s
     GROUP BY s.artifact_id, s.device
 ),
+earlier AS (
+    SELECT
+        f.artifact_id,
+        f.device,
+        count(*) AS n_earlier_failures
+    FROM failed AS f
+    JOIN memory_event AS e ON e.artifact_id = f.artifact_id AND e.device = f.device AND e.row < f.row AND e.action = 'oom'
+    GROUP BY f.artifact_id, f.device
+),
+-- Reserved bytes rewound from the snapshot: what the segments grew by afterwards was not there before.
+reserved AS (
+    SELECT
+        e.artifact_id,
+        e.device,
+        h.reserved_bytes - sum(CASE WHEN e.action IN ('segment_alloc', 'segment_map') THEN e.size_bytes ELSE -e.size_bytes END)
+            OVER (PARTITION BY e.artifact_id, e.device ORDER BY e.row DESC) AS before_bytes
+    FROM memory_event AS e
+    JOIN held AS h ON h.artifact_id = e.artifact_id AND h.device = e.device
+    WHERE e.action LIKE 'segment%'
+),
+peak AS (
+    SELECT
+        artifact_id,
+        device,
+        max(before_bytes) AS peak_reserved_bytes
+    FROM reserved
+    GROUP BY artifact_id, device
+),
 block AS (
     SELECT
         f.artifact_id,
@@ -68,8 +96,12 @@ SELECT
     coalesce(b.free_bytes, 0) AS free_bytes,
     coalesce(b.largest_free_bytes, 0) AS largest_free_bytes,
     coalesce(l.n_allocated_later, 0) AS n_allocated_later,
-    coalesce(l.n_freed_later, 0) AS n_freed_later
+    coalesce(l.n_freed_later, 0) AS n_freed_later,
+    coalesce(e.n_earlier_failures, 0) AS n_earlier_failures,
+    greatest(coalesce(k.peak_reserved_bytes, 0), h.reserved_bytes) AS peak_reserved_bytes
 FROM failed AS f
 JOIN held AS h ON h.artifact_id = f.artifact_id AND h.device = f.device
 JOIN block AS b ON b.artifact_id = f.artifact_id AND b.device = f.device
-LEFT JOIN later AS l ON l.artifact_id = f.artifact_id AND l.device = f.device;
+LEFT JOIN later AS l ON l.artifact_id = f.artifact_id AND l.device = f.device
+LEFT JOIN earlier AS e ON e.artifact_id = f.artifact_id AND e.device = f.device
+LEFT JOIN peak AS k ON k.artifact_id = f.artifact_id AND k.device = f.device;

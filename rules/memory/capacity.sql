@@ -2,12 +2,12 @@
 title = "The live memory and the request do not fit the device"
 severity = "critical"
 proves = """
-What was live, plus the request, exceeds what the process held and the driver still had free: no placement of the
-blocks would have fitted it."""
+What was live, plus the request, takes up all that the process held and the driver still had free, or more: no
+realistic placement of the blocks would have fitted it."""
 cannot_prove = """
 Whether everything that was live had to be: a leak and an honest need look the same at one moment. Without a snapshot
 it is not known which tensors they are."""
-message = "{who} asked for {requested_bytes:bytes}{at_step} with {live_bytes:bytes} live; only {available_bytes:bytes} were left on the device"
+message = "{who} asked for {requested_bytes:bytes}{at_step} with {live_bytes:bytes} live; cache and device together had {available_bytes:bytes} left"
 fix = "Lower the batch or sequence length, checkpoint activations, shard or offload optimizer state; then compare the live set at the peak with what the model should need."
 causes = [{ state = "device-full", of = "device" }]
 references = ["https://docs.pytorch.org/docs/stable/torch_cuda_memory.html"]
@@ -17,10 +17,20 @@ value = 1.0
 unit = "cached free bytes / requested bytes"
 why = "from 1 on, cached bytes alone could have held the request and fragmentation has to be asked first"
 
+[thresholds.min_fill_ratio]
+value = 0.97
+unit = "(live + requested bytes) / (reserved bytes + free bytes of the device)"
+why = "blocks are rounded to 512 B and segments to 2 MiB; nothing packs a device fuller than this"
+
 [thresholds.max_other_ratio]
 value = 0.1
 unit = "bytes of other processes / device capacity"
 why = "a CUDA context without data takes a few hundred MiB, below a tenth of the devices in use"
+
+[thresholds.max_growth_ratio]
+value = 0.25
+unit = "bytes that pile up step after step / live bytes"
+why = "beyond a quarter of the live set the memory grows without end; whether the model fits cannot be said"
 
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
@@ -57,10 +67,20 @@ SELECT
 FROM allocation_failure AS f
 LEFT JOIN frame AS k ON k.id = f.stack_id
 LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
-WHERE f.cached_bytes + coalesce(f.device_free_bytes, 0) < f.requested_bytes
+LEFT JOIN surviving_growth AS g ON g.artifact_id = f.artifact_id AND g.device = f.device
+WHERE f.live_bytes + f.requested_bytes >= $min_fill_ratio * (f.reserved_bytes + coalesce(f.device_free_bytes, 0))
   AND f.cached_bytes < $max_cached_ratio * f.requested_bytes
   AND f.awaiting_bytes < f.requested_bytes
   AND f.n_allocated_later = 0
+  AND coalesce(g.growth_bytes, 0) < $max_growth_ratio * f.live_bytes
+  -- After a first failure that was caught, what its exception still holds is not the model's need.
+  AND f.n_earlier_failures = 0
+  -- It once held more than is there now: somebody else took the difference.
+  AND f.peak_reserved_bytes <= f.reserved_bytes + coalesce(f.device_free_bytes, 0)
+  AND NOT EXISTS (
+    SELECT 1 FROM out_of_memory_text AS o
+    WHERE o.proc_id = f.proc_id AND o.other_bytes >= $max_other_ratio * o.capacity_bytes
+  )
 ORDER BY f.ts_ns, f.artifact_id, f.row;
 -- variant: log
 SELECT
@@ -85,8 +105,7 @@ LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
 WHERE coalesce(o.cached_bytes, 0) < $max_cached_ratio * o.requested_bytes
   AND coalesce(o.free_bytes, 0) < o.requested_bytes
   AND o.allocated_bytes + o.requested_bytes <= 64 * o.capacity_bytes
-  AND greatest(o.listed_other_bytes, o.capacity_bytes - coalesce(o.free_bytes, 0) - coalesce(o.process_bytes, o.capacity_bytes))
-      < greatest($max_other_ratio * o.capacity_bytes, o.requested_bytes)
+  AND o.other_bytes < greatest($max_other_ratio * o.capacity_bytes, o.requested_bytes)
 ORDER BY o.ts_ns, o.artifact_id, o.row;
 -- variant: library
 SELECT

@@ -22,6 +22,11 @@ value = 2.0
 unit = "reserved but unallocated bytes / requested bytes"
 why = "a log counts free bytes of all pools and streams; twice the request leaves room for those the request could not use"
 
+[thresholds.max_growth_ratio]
+value = 0.25
+unit = "bytes that pile up step after step / live bytes"
+why = "beyond a quarter of the live set the device would have filled anyway; the growth has to be explained first"
+
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
 strength = "proof"
@@ -34,11 +39,13 @@ says = "The message gives reserved and allocated bytes only; the longest free ru
 -- variant: snapshot
 WITH
 fragmented AS (
-    SELECT *
-    FROM allocation_failure
-    WHERE free_bytes >= $min_free_ratio * requested_bytes
-      AND largest_free_bytes < requested_bytes
-      AND n_allocated_later = 0
+    SELECT a.*
+    FROM allocation_failure AS a
+    LEFT JOIN surviving_growth AS g ON g.artifact_id = a.artifact_id AND g.device = a.device
+    WHERE a.free_bytes >= $min_free_ratio * a.requested_bytes
+      AND a.largest_free_bytes < a.requested_bytes
+      AND a.n_allocated_later = 0
+      AND coalesce(g.growth_bytes, 0) < $max_growth_ratio * a.live_bytes
 ),
 pinned_segment AS (
     SELECT

@@ -16,6 +16,11 @@ value = 0.1
 unit = "bytes of other processes / device capacity"
 why = "a CUDA context without data takes a few hundred MiB, below a tenth of the devices in use"
 
+[variant.snapshot]
+needs = ["memory_segment", "memory_event.oom"]
+strength = "strong"
+says = "The allocator once held more than it holds now together with what the driver has free: the difference went elsewhere, to another process or to memory of this one outside the allocator."
+
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
@@ -25,19 +30,29 @@ needs = ["log_event", "sample.device"]
 strength = "indication"
 says = "The process list was taken at another moment than the failure."
 */
+-- variant: snapshot
+SELECT
+    artifact_id,
+    row,
+    proc_id,
+    rank,
+    step,
+    ts_ns,
+    device,
+    requested_bytes,
+    peak_reserved_bytes - reserved_bytes - device_free_bytes AS other_bytes,
+    peak_reserved_bytes AS capacity_bytes,
+    live_bytes,
+    reserved_bytes,
+    device_free_bytes,
+    'oom event of the snapshot' AS text
+FROM allocation_failure
+WHERE peak_reserved_bytes - reserved_bytes - device_free_bytes > 0
+  AND peak_reserved_bytes - reserved_bytes >= requested_bytes
+  AND cached_bytes < requested_bytes
+  AND n_allocated_later = 0
+ORDER BY ts_ns, artifact_id, row;
 -- variant: log
-WITH
-shared AS (
-    SELECT
-        o.*,
-        -- What is used beyond this process, by either account: the sum of the listed ones, or capacity − free − own.
-        CASE
-            WHEN o.process_bytes IS NOT NULL THEN greatest(o.listed_other_bytes, o.capacity_bytes - o.free_bytes - o.process_bytes)
-            WHEN o.listed_other_bytes > 0 THEN o.listed_other_bytes - o.allocated_bytes - coalesce(o.cached_bytes, 0)
-            ELSE o.capacity_bytes - o.free_bytes - o.allocated_bytes - coalesce(o.cached_bytes, 0)
-        END AS other_bytes
-    FROM out_of_memory_text AS o
-)
 SELECT
     artifact_id,
     row,
@@ -52,7 +67,7 @@ SELECT
     capacity_bytes,
     allocated_bytes,
     free_bytes
-FROM shared
+FROM out_of_memory_text
 WHERE other_bytes >= $min_other_ratio * capacity_bytes
   AND other_bytes + free_bytes + coalesce(cached_bytes, 0) >= requested_bytes
   AND coalesce(cached_bytes, 0) < requested_bytes
