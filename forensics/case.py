@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -41,6 +42,7 @@ _TEXT_COLUMNS = {"name_id", "entity_id", "shapes_id", "shape_id", "request_id", 
     "function_id",
     "file_id",
 }
+_CREATE_TABLE = re.compile(r"^CREATE TABLE (\w+) \((.*?)^\);", re.DOTALL | re.MULTILINE)
 _ARROW = {
     "INTEGER": pa.int32(),
     "BIGINT": pa.int64(),
@@ -63,31 +65,20 @@ def connect(path: Path | None = None, *, read_only: bool = False, **config: Any)
 
 
 @lru_cache(maxsize=1)
-def case_columns() -> dict[str, dict[str, str]]:
-    """Columns and SQL types of every table of schema.sql."""
-    con = connect()
-    con.execute(resources.schema_sql())
-    rows = con.execute(
-        "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal ORDER BY table_name, column_index"
-    ).fetchall()
-    con.close()
-    tables: dict[str, dict[str, str]] = {}
-    for table, column, kind in rows:
-        tables.setdefault(table, {})[column] = kind
+def _declared() -> dict[str, dict[str, tuple[str, bool]]]:
+    """Table → column → (SQL type, may be NULL), read off schema.sql: asking DuckDB would cost a tenth of a second."""
+    tables: dict[str, dict[str, tuple[str, bool]]] = {}
+    for name, body in _CREATE_TABLE.findall(resources.schema_sql()):
+        columns = (definition.split() for definition in body.split(","))
+        tables[name] = {
+            words[0].strip('"'): (words[1], not {"NULL", "PRIMARY"} & set(words[2:])) for words in columns if words
+        }
     return tables
 
 
-@lru_cache(maxsize=1)
-def _required_columns() -> dict[str, set[str]]:
-    """Columns that may not be NULL, by table."""
-    con = connect()
-    con.execute(resources.schema_sql())
-    rows = con.execute("SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal AND NOT is_nullable").fetchall()
-    con.close()
-    required: dict[str, set[str]] = {}
-    for table, column in rows:
-        required.setdefault(table, set()).add(column)
-    return required
+def case_columns() -> dict[str, dict[str, str]]:
+    """Columns and SQL types of every table of schema.sql."""
+    return {table: {name: kind for name, (kind, _) in columns.items()} for table, columns in _declared().items()}
 
 
 @lru_cache(maxsize=64)
@@ -96,13 +87,12 @@ def sink_schema(table: str) -> pa.Schema:
     if table not in EVENT_TABLES and table != "stack":
         raise ValueError(f"{table}: not a table that formats fill; expected one of {', '.join(EVENT_TABLES)}, stack")
     fields = []
-    for column, kind in case_columns()[table].items():
+    for column, (kind, nullable) in _declared()[table].items():
         if column in {"artifact_id", "rank"}:
             continue
         if column == "proc_id":
             fields.append(pa.field("proc", pa.int32()))
             continue
-        nullable = column not in _required_columns().get(table, set())
         if column in _TEXT_COLUMNS:
             fields.append(pa.field(column.removesuffix("_id"), pa.string(), nullable))
         else:
@@ -139,7 +129,7 @@ def create_case(path: Path) -> duckdb.DuckDBPyConnection:
     con = connect()
     con.execute(f"ATTACH '{_quoted(path)}' AS investigation (STORAGE_VERSION 'v1.5.0')")
     con.execute("USE investigation")
-    con.execute(resources.schema_sql())
+    con.execute(f"BEGIN; {resources.schema_sql()}; COMMIT")  # one transaction: each statement alone would reach the disk
     con.executemany("INSERT INTO capability VALUES (?, ?, ?)", [(n, c.meaning, c.capture) for n, c in CAPABILITIES.items()])
     return con
 

@@ -91,6 +91,17 @@ def test_rows_that_do_not_fit_their_table_are_refused(table: str, columns: dict[
         conform(table, pa.table(columns))
 
 
+def test_columns_read_off_the_schema_file_are_those_that_duckdb_makes(case: Path) -> None:
+    con = duckdb.connect(str(case), read_only=True)
+    rows = con.execute(
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal"
+        " AND table_name IN (SELECT table_name FROM duckdb_tables()) ORDER BY table_name, column_index"
+    ).fetchall()
+    con.close()
+    read = sorted((table, column, kind) for table, columns in case_columns().items() for column, kind in columns.items())
+    assert read == sorted(rows)
+
+
 def test_event_tables_start_alike() -> None:
     head = ["artifact_id", "row", "proc_id", "rank", "step", "ts_ns"]
     for table in ("log_event", "sample", "slice", "memory_event", "collective", "thread_state", "node", "tensor", "compile_event"):

@@ -185,6 +185,6 @@ def test_nothing_on_the_way_imports_torch() -> None:
 
     code = (
         "import sys, tempfile; from forensics.pipeline import analyze;"
-        f"analyze({str(STEP_217)!r}, tempfile.mkdtemp()); assert 'torch' not in sys.modules and 'pandas' not in sys.modules"
+        f"analyze({str(STEP_217)!r}, tempfile.mkdtemp()); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,5 @@
+"""`python -m forensics.cli`, the same as `forensics`."""
+
+from forensics.cli import main
+
+main()
