@@ -35,13 +35,13 @@ _SCOPES = {
 
 
 def looks_like_yaml(lines: list[str]) -> bool:
-    """Whether nearly every line is one of YAML, and at least one belongs to a block."""
+    """Whether most lines are of YAML (block scalars hold any text), and at least one belongs to a block."""
     filled = [line for line in lines if line.strip()]
     nested = sum(line.startswith(("  ", "- ")) for line in filled)
     return (
         len(filled) > 1
         and nested > 0
-        and sum(_YAML_LINE.match(line) is not None for line in filled) >= 0.9 * len(filled)
+        and sum(_YAML_LINE.match(line) is not None for line in filled) > 0.75 * len(filled)
     )
 
 
@@ -56,19 +56,26 @@ def json_settings(text: str) -> tuple[list[Setting], JsonWalk]:
 
 
 def _of_value(path: Path, value: Any, line: int) -> Iterator[Setting]:
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+    if isinstance(value, list) and len(path) < _MAX_DEPTH and any(isinstance(item, dict) for item in value):
         for index, item in enumerate(value[:_MAX_LIST]):
             for key, inner in flatten(item, "."):
                 yield from _of_value((*path, index, *([key] if key else [])), inner, line)
         return
     if isinstance(value, list | dict):
-        text = orjson.dumps(value[:_MAX_LIST] if isinstance(value, list) else value, default=str).decode()
+        text = _as_json(value[:_MAX_LIST] if isinstance(value, list) else value)
     elif isinstance(value, bool) or value is None:
         text = {True: "true", False: "false", None: "null"}[value]
     else:
         text = str(value)
     number = as_float(value) if not isinstance(value, str) else number_of(str(path[-1]) if path else "", value)
     yield scoped([str(part) for part in path], text, line, number)
+
+
+def _as_json(value: Any) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:  # nested too deep, or integers beyond 64 bits
+        return "…"
 
 
 def scoped(names: list[str], value: str, line: int, number: float | None) -> Setting:

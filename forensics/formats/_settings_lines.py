@@ -99,7 +99,8 @@ class SettingLines:
         if not text:
             self._of_cpu = False
             return []
-        if text.lower() in _HEADINGS or text.startswith("#!") or _RULER.fullmatch(text):
+        heading = text.lower() in _HEADINGS or (text.endswith(":") and text[:-1].lower() in _LABELS)
+        if heading or text.startswith("#!") or _RULER.fullmatch(text):
             self._of_cpu = text.lower() == "cpu:"
             return []
         if re.match(r"(?:Package|# Name)\s{1,80}Version\b", text):

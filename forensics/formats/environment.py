@@ -25,8 +25,8 @@ _MAX_LINE = 16_384
 _LOOK_AT_LINES = 400
 _NAMED_SETTINGS = re.compile(
     r"(?:^|[_.\-])(?:env|environment|collect_env|config|configs|settings?|args|arguments|hparams|hyperparams|params|pip|freeze"
-    r"|requirements|conda|versions?|packages|sysinfo|system_info|cmd|command|cmdline|job|sbatch|ds|zero|deepspeed|accelerate"
-    r"|recipe|run)(?:[_.\-]|$)",
+    r"|requirements|conda|versions?|packages|sysinfo|system_info|cmd|command|cmdline|sbatch|ds|zero|deepspeed|accelerate"
+    r"|recipe)(?:[_.\-]|$)",
     re.IGNORECASE,
 )
 _NAMED_LOG = re.compile(r"(?:^|[_.\-])(?:log|logs|stdout|stderr|out|err|console)(?:[_.\-0-9]|$)", re.IGNORECASE)
@@ -37,6 +37,7 @@ _FOREIGN = re.compile(
     r"|PyTorch CUDA memory summary",
     re.MULTILINE,
 )
+_JSON_LIST = re.compile(r"\s{0,100}\[\s{0,100}(?:[\[{\"\]]|-?[0-9])")  # not the section of an INI file
 # Documents that are no settings: traces, dumps, indices, vocabularies, lists of records.
 _FOREIGN_DOCUMENT = re.compile(
     r'"(?:traceEvents|log_history|weight_map|resourceSpans|device_traces|pg_config|added_tokens|stackFrames|vocab)"\s{0,20}:'
@@ -54,18 +55,18 @@ _STRONG_SCOPES = {"version", "variable", "command", "outcome", "device", "host",
 
 def recognise(head: Head) -> int:
     text = decode_text(head.data).lstrip("\ufeff")
-    if _FOREIGN.search(text):
+    if _FOREIGN.search(text) or _JSON_LIST.match(text):
         return 0
     name = head.name.rpartition("/")[2]
     named = bool(_NAMED_SETTINGS.search(name))
     if text.lstrip().startswith("{"):
         return _rate_document(text, named)
-    if _NAMED_LOG.search(name) and not text.startswith("Collecting environment information"):
-        return 0
     lines = [line for line in head_lines(text, whole=head.whole)[:_LOOK_AT_LINES] if line.strip()]
-    if text.lstrip().startswith(("Collecting environment information", "PyTorch version:")):
+    rate = _rate_lines(lines, named) if lines else 0
+    collected = text.lstrip().startswith(("Collecting environment information", "PyTorch version:"))
+    if collected and (named or rate >= 60):  # logs of jobs may begin with such a report
         return 85
-    return _rate_lines(lines, named) if lines else 0
+    return 0 if _NAMED_LOG.search(name) and rate < 60 else rate
 
 
 def _rate_document(text: str, named: bool) -> int:
@@ -103,9 +104,10 @@ def _rate_lines(lines: list[str], named: bool) -> int:
     if len(told) < 0.7 * len(typed):  # the same keys again and again: progress, not settings
         return 0
     strong = len({setting.line for setting in typed if setting.scope in _STRONG_SCOPES})
-    if strong >= 0.6 * len(lines) and (named or strong >= 3):
+    n_read = len({setting.line for setting in found})  # without headings
+    if strong >= 0.6 * n_read and (named or strong >= 3):
         return 60
-    loose = n_lines >= 0.5 * len(lines)
+    loose = n_lines >= 0.5 * n_read > 0
     return 20 * loose + 10 * (named and loose) or 20 * named
 
 
