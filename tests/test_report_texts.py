@@ -50,7 +50,7 @@ def test_a_probability_is_never_rounded_to_certainty(ratio: float | None, shown:
     assert text.percent(ratio) == shown
 
 
-def test_sizes_times_and_spans_carry_their_units() -> None:
+def test_sizes_and_times_carry_their_units() -> None:
     assert [text.size(n) for n in (0, 1023, 1024, 29_411, 812_331_008, 5 << 40)] == [
         "0 B", "1,023 B", "1 KiB", "28.7 KiB", "775 MiB", "5 TiB",
     ]  # fmt: skip
@@ -60,9 +60,6 @@ def test_sizes_times_and_spans_carry_their_units() -> None:
     assert text.moment(None) == ""
     assert text.moment(2**62) == "2116-02-20 23:53:38.427 UTC"
     assert text.moment(10**30).endswith(" ns")
-    assert [text.duration(n) for n in (850, 3_200_000, 12 * 10**9, 602 * 10**9, 5 * 3600 * 10**9)] == [
-        "850 ns", "3.2 ms", "12 s", "10 min 2 s", "5 h 0 min",
-    ]  # fmt: skip
 
 
 def test_the_ticket_holds_the_verdict_the_fix_the_evidence_and_the_gaps() -> None:

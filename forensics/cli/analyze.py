@@ -56,8 +56,6 @@ def analyze(
     quiet
         Print nothing.
     """
-    # pyarrow imports pandas where it is installed, only to tell frames from lists: 0.2 s that this command never needs.
-    sys.modules.setdefault("pandas", None)  # type: ignore[arg-type]
     from forensics.pipeline import Settings
     from forensics.pipeline import analyze as run
 

@@ -47,10 +47,6 @@ class Outline:
     further: list[FindingView]
     n_hidden: int
 
-    @property
-    def first(self) -> FindingView | None:
-        return self.groups[0].branches[0].finding if self.groups else None
-
 
 def outline(findings: Iterable[FindingView]) -> Outline:
     builder = _Builder(list(findings))

@@ -143,22 +143,6 @@ def day_of(ts_ns: int) -> str:
     return moment(ts_ns)[:10] if has_epoch(ts_ns) and moment(ts_ns).endswith("UTC") else ""
 
 
-def duration(dur_ns: int) -> str:
-    """A span in the largest fitting units: 850 ns, 3.2 ms, 10 min 2 s."""
-    if dur_ns < 0:
-        return "-" + duration(-dur_ns)
-    for unit, factor in (("ns", 1), ("µs", 10**3), ("ms", 10**6)):
-        if dur_ns < factor * 1000:
-            return f"{dur_ns / factor:.3g} {unit}"
-    if dur_ns < 60 * 10**9:
-        return f"{dur_ns / 1e9:.3g} s"
-    minutes, seconds = divmod(round(dur_ns / 1e9), 60)
-    if minutes < 60:
-        return f"{minutes} min {seconds} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
 def plural(n: int, word: str, words: str | None = None) -> str:
     return f"{n:,} {word if n == 1 else words or word + 's'}"
 

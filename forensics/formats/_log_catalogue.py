@@ -1,0 +1,223 @@
+"""The signature catalogue: `signatures/*.toml` read once, searched fast, entry by entry only where a hint occurs.
+
+A text is first scanned for all hints of all entries in one pass; an entry's pattern is compiled when it is first tried.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from forensics.formats._log_fields import Value, combine, own_process_bytes, typed
+
+FOLDER = Path(__file__).resolve().parent / "signatures"
+MATCHED_CHARACTERS = 16 * 1024  # of a message; bounds the cost of patterns on hostile lines
+
+
+@dataclass(frozen=True)
+class Case:
+    """Another role, class or level, or a further field, where a captured field has some value."""
+
+    when: str
+    values: frozenset[str]
+    matches: str | None
+    changes: dict[str, str]
+
+    def holds(self, value: Value | None) -> bool:
+        if value is None:
+            return False
+        return str(value) in self.values or (self.matches is not None and re.search(self.matches, str(value)) is not None)
+
+
+@dataclass(frozen=True)
+class Match:
+    name: str
+    source: str
+    level: str | None
+    cls: str
+    role: str
+    fields: dict[str, Value]
+
+
+@dataclass
+class Signature:
+    name: str
+    family: str
+    pattern: str
+    hints: tuple[str, ...]
+    cls: str
+    role: str
+    source: str
+    level: str | None
+    refines: frozenset[str]
+    parts: dict[str, tuple[str, str]]
+    cases: tuple[Case, ...]
+    examples: tuple[str, ...]
+    near_misses: tuple[str, ...]
+    constants: dict[str, Value] = field(default_factory=dict)
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        return re.compile(self.pattern)
+
+    @cached_property
+    def part_regexes(self) -> list[tuple[str, re.Pattern[str], str]]:
+        return [(name, re.compile(pattern), how) for name, (pattern, how) in self.parts.items()]
+
+    def match(self, text: str) -> Match | None:
+        found = self.regex.search(text)
+        if found is None:
+            return None
+        fields = dict(self.constants)
+        for name, captured in found.groupdict().items():
+            if captured is not None and (value := typed(name, captured)) is not None:
+                fields[name] = value
+        for name, regex, how in self.part_regexes:
+            texts = [m[1] for m in _bounded(regex.finditer(text))]
+            if texts and (value := combine(name, texts, how)) is not None:
+                fields[name] = value
+        if "allocated_bytes" in fields:
+            self._settle_processes(text, fields)
+        return self.settle(fields)
+
+    def settle(self, fields: dict[str, Value]) -> Match:
+        """What the entry says of captured fields, cases applied."""
+        said: dict[str, Any] = {"class": self.cls, "role": self.role, "level": self.level}
+        for case in self.cases:
+            if case.holds(fields.get(case.when)):
+                said.update(case.changes)
+        more = {key: value for key, value in said.items() if key not in {"class", "role", "level"}}
+        return Match(self.name, self.source, said["level"], said["class"], said["role"], {**fields, **more})
+
+    def _settle_processes(self, text: str, fields: dict[str, Value]) -> None:
+        if "process_bytes" in fields or "other_bytes" not in fields:
+            return
+        entries = [typed("entry_bytes", m[1]) for m in _bounded(_PROCESS_ENTRY.finditer(text))]
+        sizes = [size for size in entries if isinstance(size, int)]
+        allocated, unallocated = fields.get("allocated_bytes"), fields.get("reserved_unallocated_bytes", 0)
+        if isinstance(allocated, int) and isinstance(unallocated, int):
+            own = own_process_bytes(sizes, allocated, unallocated)
+            if own is not None:
+                fields["process_bytes"] = own
+                fields["other_bytes"] = sum(sizes) - own
+
+
+_PROCESS_ENTRY = re.compile(r"Process \d+ has ([\d.]+ \w+) memory in use")
+
+
+def _bounded(matches: Iterator[re.Match[str]], limit: int = 256) -> Iterator[re.Match[str]]:
+    for _, match in zip(range(limit), matches, strict=False):
+        yield match
+
+
+class Catalogue:
+    def __init__(self, signatures: Iterable[Signature]) -> None:
+        self.signatures = {signature.name: signature for signature in signatures}
+        self._by_hint: dict[str, list[Signature]] = {}
+        self._unhinted: list[Signature] = []
+        for signature in self.signatures.values():
+            for hint in signature.hints:
+                self._by_hint.setdefault(hint, []).append(signature)
+            if not signature.hints:
+                self._unhinted.append(signature)
+        # A hint found implies those that are part of it: the scan reports the longest one at each position.
+        hints = list(self._by_hint)
+        self._implied = {hint: [part for part in hints if part in hint] for hint in hints}
+
+    @property
+    def hints(self) -> list[str]:
+        return sorted(self._by_hint)
+
+    @cached_property
+    def _scan(self) -> re.Pattern[str]:
+        return re.compile(f"(?=({trie(self._by_hint)}))")
+
+    def match(self, text: str) -> list[Match]:
+        """Every entry that the text matches, without those that a matching entry refines; in catalogue order."""
+        text = text[:MATCHED_CHARACTERS]
+        hints = {hint for found in set(self._scan.findall(text)) for hint in self._implied[found]}
+        if not hints:
+            return []
+        tried: dict[str, Signature] = {s.name: s for hint in hints for s in self._by_hint[hint]}
+        matches = {name: match for name in sorted(tried) if (match := tried[name].match(text)) is not None}
+        refined = {other for name in matches for other in self.signatures[name].refines}
+        return [match for name, match in matches.items() if name not in refined]
+
+
+def trie(words: Iterable[str]) -> str:
+    """A regular expression that matches the longest of the words, without trying one after the other."""
+    root: dict[str, Any] = {}
+    for word in words:
+        node = root
+        for letter in word:
+            node = node.setdefault(letter, {})
+        node[""] = {}
+    return _branch(root)
+
+
+def _branch(node: dict[str, Any]) -> str:
+    ends = "" in node
+    branches = [re.escape(letter) + _branch(node[letter]) for letter in sorted(node) if letter]
+    if not branches:
+        return ""
+    if len(branches) == 1 and not ends:
+        return branches[0]
+    return f"(?:{'|'.join(branches)}){'?' if ends else ''}"
+
+
+@lru_cache(maxsize=1)
+def catalogue() -> Catalogue:
+    """The whole catalogue."""
+    return Catalogue(read_signatures(FOLDER))
+
+
+def read_signatures(folder: Path) -> list[Signature]:
+    """Entries of a folder of TOML files. Raises ValueError for a name that two files use."""
+    signatures: dict[str, Signature] = {}
+    for path in sorted(folder.glob("*.toml")):
+        for name, entry in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            if name in signatures:
+                raise ValueError(f"{path.name}: {name} is also in {signatures[name].family}.toml; names are unique")
+            signatures[name] = _signature(name, path.stem, entry)
+    return list(signatures.values())
+
+
+def _signature(name: str, family: str, entry: dict[str, Any]) -> Signature:
+    parts = {
+        key: (part, "first") if isinstance(part, str) else (part["pattern"], part["combine"])
+        for key, part in entry.get("parts", {}).items()
+    }
+    cases = tuple(
+        Case(
+            case["when"],
+            frozenset(str(value) for value in case.get("is", ())),
+            case.get("matches"),
+            {key: value for key, value in case.items() if key not in {"when", "is", "matches"}},
+        )
+        for case in entry.get("cases", ())
+    )
+    return Signature(
+        name=name,
+        family=family,
+        pattern=entry["pattern"],
+        hints=tuple(entry.get("hints", ())),
+        cls=entry["class"],
+        role=entry["role"],
+        source=entry["source"],
+        level=entry.get("level"),
+        refines=frozenset(entry.get("refines", ())),
+        parts=parts,
+        cases=cases,
+        examples=(entry["example"], *entry.get("examples", ())),
+        near_misses=tuple(_texts(entry["near_miss"])),
+        constants=dict(entry.get("constants", {})),
+    )
+
+
+def _texts(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value

@@ -1,0 +1,80 @@
+"""Turns the texts that signatures capture into typed values; the suffix of a field's name says which.
+
+`*_bytes` integer bytes, `*_ms` integer milliseconds, `*_s` seconds, `*ranks` list of integers, `*_id` and the names in
+`_TEXT` stay text; anything else becomes an integer or a float where it is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TypeAlias
+
+Value: TypeAlias = int | float | str | bool | list[int]
+
+# Sizes above this are placeholders: NVML gives 2^64 - 1 where a driver model hides memory (WSL, Windows).
+MAX_BYTES = 1 << 50
+_TEXT_LIMIT = 400  # characters kept of a captured text
+
+_SIZE = re.compile(r"(-?[\d,]+(?:\.\d+)?)\s*([KMGTPE]?)(i?)[Bb]?(?:ytes?)?\b")
+_POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
+_INTEGER = re.compile(r"-?\d{1,18}\Z")
+_FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\Z")
+_NUMBERS = re.compile(r"\d+")
+_TEXT = {"pci", "host", "peer", "version", "address", "code_line", "shape", "other_shape", "block", "thread", "tasks"}
+
+
+def parse_bytes(text: str) -> int | None:
+    """Bytes of a size such as `20.00 MiB`, `31786400kB`, `512 bytes`, `0.65 GiB`, `1024`; None above 1 PiB.
+
+    Decimal letters (`GB`) are read as binary, as torch, vLLM and the kernel mean them.
+    """
+    match = _SIZE.match(text.strip().replace("k", "K"))
+    if match is None:
+        return None
+    size = int(float(match[1].replace(",", "")) * 1024 ** _POWER[match[2]])
+    return size if 0 <= size <= MAX_BYTES else None
+
+
+def typed(name: str, text: str) -> Value | None:
+    """The value of a captured text, or None where it has none (an empty or impossible one)."""
+    text = text.strip().strip("'\"")
+    if not text:
+        return None
+    if name.endswith("_bytes"):
+        return parse_bytes(text)
+    if name.endswith("ranks"):
+        return [int(n) for n in _NUMBERS.findall(text)[:4096]]
+    if name.endswith("_id") or name in _TEXT:
+        return text[:_TEXT_LIMIT]
+    if _INTEGER.match(text):
+        return int(text)
+    plain = text.replace(",", "")
+    if _INTEGER.match(plain) and re.fullmatch(r"\d{1,3}(?:,\d{3})+", text):
+        return int(plain)
+    if _FLOAT.match(text):
+        return float(text)
+    return text[:_TEXT_LIMIT]
+
+
+def combine(name: str, texts: Sequence[str], how: str) -> Value | None:
+    """Several captures of one part as one value: the first, the last, their sum or how many there are."""
+    if how == "count":
+        return len(texts)
+    values = [value for value in (typed(name, text) for text in texts) if value is not None]
+    if not values:
+        return None
+    if how == "sum":
+        return sum(value for value in values if isinstance(value, int | float))
+    return values[-1] if how == "last" else values[0]
+
+
+def own_process_bytes(entries: Sequence[int], allocated: int, unallocated: int) -> int | None:
+    """The entry that is this process's own, where the text names processes but not which one it is.
+
+    In containers NVML gives the host's process ids: then the own entry is the smallest that holds what the allocator
+    reserved, up to 3 GiB more for the context and libraries.
+    """
+    reserved = allocated + unallocated
+    fitting = [size for size in entries if reserved * 0.99 <= size <= reserved + (3 << 30)]
+    return min(fitting, default=None)
