@@ -210,9 +210,7 @@ class Sink(Protocol):
     ) -> None:
         """Declares what this evidence can support (names in `states.CAPABILITIES`); `job`: of no one process."""
 
-    def warn(
-        self, code: str, message: str, hides: str, *, byte: int | None = None, line: int | None = None
-    ) -> None:
+    def warn(self, code: str, message: str, hides: str, *, byte: int | None = None, line: int | None = None) -> None:
         """Records what could not be read and which questions that leaves open."""
 
     def fact(

@@ -26,7 +26,9 @@ def assemble_case(loaded: Sequence[Loaded], path: Path, *, threads: int = 2, mem
         _insert(con, "artifact", [_artifact_row(aid, item) for aid, item in enumerate(loaded)])
         _insert(con, "proc", processes.rows)
         _load_processes(con, processes)
-        _insert(con, "ingest_warning", [{"artifact_id": a, **w} for a, i in enumerate(loaded) for w in i.meta["warnings"]])
+        _insert(
+            con, "ingest_warning", [{"artifact_id": a, **w} for a, i in enumerate(loaded) for w in i.meta["warnings"]]
+        )
         _insert(con, "coverage", [row for a, i in enumerate(loaded) for row in _coverage_rows(a, i, processes)])
         _insert(con, "fact", [row for a, i in enumerate(loaded) for row in _fact_rows(a, i, processes)])
         for table in ("stack", *EVENT_TABLES):
@@ -125,5 +127,3 @@ def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[dict[str,
     values = [[row.get(column) for column in columns] for row in rows]
     marks = ", ".join("?" for _ in columns)
     con.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
-
-

@@ -5,11 +5,10 @@ All text that comes from artifacts is masked here, so that every rendering shows
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
-import orjson
 
 from forensics import __version__
 from forensics.citations import Citations
@@ -50,7 +49,9 @@ def brief(
         chain_nodes=nodes,
         chain_edges=edges,
         ruled_out=tuple(view.RuledOut(r.rule, r.title, r.reason, r.variant) for r in verdict.ruled_out),
-        not_checked=tuple(view.NotChecked(n.rule, n.title, n.missing, n.meaning, n.capture) for n in verdict.not_checked),
+        not_checked=tuple(
+            view.NotChecked(n.rule, n.title, n.missing, n.meaning, n.capture) for n in verdict.not_checked
+        ),
         artifacts=_artifacts(con),
         warnings=_warnings(con),
         job_facts=_job_facts(con),
@@ -63,7 +64,9 @@ def brief(
 def _ordered(verdict: Verdict, judgement: Judgement) -> list[Finding]:
     chosen = [*verdict.root_causes, *verdict.consequences]
     ids = {f.id for f in chosen}
-    rest = sorted((f for f in judgement.findings if f.id not in ids), key=lambda f: (SEVERITIES.index(f.severity), f.id))
+    rest = sorted(
+        (f for f in judgement.findings if f.id not in ids), key=lambda f: (SEVERITIES.index(f.severity), f.id)
+    )
     return [*chosen, *rest]
 
 
@@ -100,7 +103,13 @@ def _culprit(root: Finding) -> tuple[tuple[str, str], ...]:
         rows.append(("rank", str(root.rank)))
     if root.step is not None:
         rows.append(("step", str(root.step)))
-    for key, label in (("op", "op"), ("where_in_code", "code"), ("module", "module"), ("host", "host"), ("device", "device")):
+    for key, label in (
+        ("op", "op"),
+        ("where_in_code", "code"),
+        ("module", "module"),
+        ("host", "host"),
+        ("device", "device"),
+    ):
         if root.facts.get(key) is not None:
             rows.append((label, mask(str(root.facts[key]))))
     if root.host and not any(label == "host" for label, _ in rows):
@@ -163,9 +172,7 @@ def _fact_text(key: str, value: Any) -> str:
 def _chain(verdict: Verdict) -> tuple[tuple[view.ChainNode, ...], tuple[view.ChainEdge, ...]]:
     shown = [*verdict.root_causes, *verdict.consequences][:40]
     ids = {f.id for f in shown}
-    nodes = tuple(
-        view.ChainNode(f"f{f.id}", f.title, _where(f), "finding", f.severity, f.id) for f in shown
-    )
+    nodes = tuple(view.ChainNode(f"f{f.id}", f.title, _where(f), "finding", f.severity, f.id) for f in shown)
     edges = tuple(
         view.ChainEdge(f"f{f.explained_by}", f"f{f.id}", f.explained_how.split(";")[-1].strip())
         for f in shown
@@ -186,36 +193,52 @@ def _where(finding: Finding) -> str:
 def _artifacts(con: duckdb.DuckDBPyConnection) -> tuple[view.ArtifactView, ...]:
     rows = con.execute(
         """
+        WITH
+        named AS (
+            SELECT DISTINCT
+                c.artifact_id,
+                p.id,
+                CASE WHEN p.rank IS NULL THEN 'process ' || p.id ELSE 'rank ' || p.rank END AS name
+            FROM coverage AS c JOIN proc AS p ON p.id = c.proc_id
+        ),
+        counted AS (
+            SELECT artifact_id, capability, sum(n_kept) AS n_kept
+            FROM coverage GROUP BY artifact_id, capability HAVING sum(n_kept) > 0
+        )
         SELECT a.path, a.format, a.bytes, a.quality,
-            (SELECT string_agg(DISTINCT CASE WHEN p.rank IS NULL THEN 'process ' || p.id ELSE 'rank ' || p.rank END, ', '
-                ORDER BY CASE WHEN p.rank IS NULL THEN 'process ' || p.id ELSE 'rank ' || p.rank END)
-             FROM coverage AS c JOIN proc AS p ON p.id = c.proc_id WHERE c.artifact_id = a.id),
+            (SELECT string_agg(n.name, ', ' ORDER BY n.id) FROM named AS n WHERE n.artifact_id = a.id),
             (SELECT string_agg(c.capability || ' ' || c.n_kept, ', ' ORDER BY c.capability)
-             FROM (SELECT capability, sum(n_kept) AS n_kept FROM coverage WHERE artifact_id = a.id GROUP BY capability) AS c
-             WHERE c.n_kept > 0),
+             FROM counted AS c WHERE c.artifact_id = a.id),
             (SELECT list(w.message ORDER BY w.code, w.message) FROM ingest_warning AS w WHERE w.artifact_id = a.id)
         FROM artifact AS a ORDER BY a.id
         """
     ).fetchall()
     return tuple(
-        view.ArtifactView(path, kind or "unknown", size, quality, procs or "", counts or "", tuple(mask(w) for w in warns or ()))
+        view.ArtifactView(
+            path, kind or "unknown", size, quality, procs or "", counts or "", tuple(mask(w) for w in warns or ())
+        )
         for path, kind, size, quality, procs, counts, warns in rows
     )
 
 
 def _warnings(con: duckdb.DuckDBPyConnection) -> tuple[view.WarningView, ...]:
     rows = con.execute(
-        "SELECT a.path, w.line, w.byte, w.message, w.hides FROM ingest_warning AS w JOIN artifact AS a ON a.id = w.artifact_id"
+        "SELECT a.path, w.line, w.byte, w.message, w.hides"
+        " FROM ingest_warning AS w JOIN artifact AS a ON a.id = w.artifact_id"
         " ORDER BY a.id, w.line, w.byte, w.code, w.message"
     ).fetchall()
     return tuple(
-        view.WarningView(path, f"line {line}" if line is not None else f"byte {byte}" if byte is not None else "", mask(text), hides)
+        view.WarningView(
+            path, f"line {line}" if line is not None else f"byte {byte}" if byte is not None else "", mask(text), hides
+        )
         for path, line, byte, text, hides in rows
     )
 
 
 def _job_facts(con: duckdb.DuckDBPyConnection) -> tuple[tuple[str, str], ...]:
-    one = con.execute("SELECT count(*), count(DISTINCT rank), max(world_size), count(DISTINCT host), max(attempt) + 1 FROM proc").fetchone()
+    one = con.execute(
+        "SELECT count(*), count(DISTINCT rank), max(world_size), count(DISTINCT host), max(attempt) + 1 FROM proc"
+    ).fetchone()
     procs, ranks, world, hosts, attempts = one or (0, 0, None, 0, None)
     facts = [("Processes", str(procs))]
     if ranks:
@@ -225,7 +248,9 @@ def _job_facts(con: duckdb.DuckDBPyConnection) -> tuple[tuple[str, str], ...]:
     if attempts and attempts > 1:
         facts.append(("Attempts", str(attempts)))
     for key, label in _KEY_FACTS:
-        values = con.execute("SELECT DISTINCT value FROM fact WHERE lower(key) = ? ORDER BY value LIMIT 3", [key]).fetchall()
+        values = con.execute(
+            "SELECT DISTINCT value FROM fact WHERE lower(key) = ? ORDER BY value LIMIT 3", [key]
+        ).fetchall()
         if values:
             facts.append((label, mask(", ".join(v[0] for v in values))[:200]))
     steps = con.execute("SELECT max(step) FROM step").fetchone()
@@ -237,13 +262,24 @@ def _job_facts(con: duckdb.DuckDBPyConnection) -> tuple[tuple[str, str], ...]:
 def _processes(con: duckdb.DuckDBPyConnection) -> tuple[view.ProcessView, ...]:
     rows = con.execute(
         """
-        SELECT p.attempt, p.host, p.rank, coalesce(p.start_ns, t.lo), coalesce(p.end_ns, t.hi),
-            (SELECT min(CASE o.strength WHEN 'proof' THEN '0' WHEN 'strong' THEN '1' ELSE '2' END || o.result || ': ' || o.detail)
-             FROM outcome AS o WHERE o.proc_id = p.id)
+        WITH
+        moment AS (
+            SELECT proc_id, ts_ns FROM log_event
+            UNION ALL SELECT proc_id, ts_ns FROM slice
+            UNION ALL SELECT proc_id, ts_ns FROM sample
+        ),
+        span AS (
+            SELECT proc_id, min(ts_ns) AS lo, max(ts_ns) AS hi FROM moment WHERE ts_ns > 0 GROUP BY proc_id
+        ),
+        ending AS (
+            SELECT proc_id,
+                min(list_position(['proof', 'strong', 'indication'], strength) || result || ': ' || detail) AS words
+            FROM outcome GROUP BY proc_id
+        )
+        SELECT p.attempt, p.host, p.rank, coalesce(p.start_ns, t.lo), coalesce(p.end_ns, t.hi), e.words
         FROM proc AS p
-        LEFT JOIN (SELECT proc_id, min(ts_ns) AS lo, max(ts_ns) AS hi FROM
-            (SELECT proc_id, ts_ns FROM log_event UNION ALL SELECT proc_id, ts_ns FROM slice UNION ALL SELECT proc_id, ts_ns FROM sample)
-            WHERE ts_ns > 0 GROUP BY proc_id) AS t ON t.proc_id = p.id
+        LEFT JOIN span AS t ON t.proc_id = p.id
+        LEFT JOIN ending AS e ON e.proc_id = p.id
         ORDER BY p.id LIMIT 5000
         """
     ).fetchall()
@@ -256,7 +292,8 @@ def _processes(con: duckdb.DuckDBPyConnection) -> tuple[view.ProcessView, ...]:
 def _timeline(con: duckdb.DuckDBPyConnection, citations: Citations) -> tuple[view.Moment, ...]:
     rows = con.execute(
         """
-        SELECT ts_ns, rank, coalesce(class, role), coalesce(exception || ': ', '') || coalesce(message, signature), artifact_id, line, byte
+        SELECT ts_ns, rank, coalesce(class, role), coalesce(exception || ': ', '') || coalesce(message, signature),
+            artifact_id, line, byte
         FROM log
         WHERE ts_ns IS NOT NULL AND role IN ('primary', 'symptom', 'secondary')
         ORDER BY ts_ns, artifact_id, row LIMIT ?
@@ -287,67 +324,3 @@ def _series(con: duckdb.DuckDBPyConnection) -> tuple[view.SeriesView, ...]:
         for (name, rank), points in list(grouped.items())[:24]
         if len(points) > 1
     )
-
-
-def to_json(verdict: Verdict, judgement: Judgement, report: view.Report) -> bytes:
-    """report.json: the contract is `verdict` and `findings`; `artifacts`, `warnings` and `job` are for readers."""
-    document = {
-        "format": "forensics.report/1",
-        "generated_by": report.generated_by,
-        "verdict": {
-            "status": verdict.status,
-            "sentence": report.verdict.sentence,
-            "root_causes": [_entry(f) for f in verdict.root_causes],
-            "consequences": [_entry(f) for f in verdict.consequences],
-            "ruled_out": [{"rule": r.rule, "variant": r.variant, "reason": r.reason} for r in verdict.ruled_out],
-            "not_checked": [
-                {"rule": n.rule, "missing": n.missing, "meaning": n.meaning, "capture": n.capture} for n in verdict.not_checked
-            ],
-            "earliest_anomaly": _anomaly(verdict),
-            "reasons": [mask(reason) for reason in verdict.reasons],
-        },
-        "findings": [{**_entry(f), "severity": f.severity} for f in judgement.findings],
-        "artifacts": [
-            {"path": a.path, "format": a.format, "bytes": a.n_bytes, "quality": a.quality, "warnings": list(a.warnings)}
-            for a in report.artifacts
-        ],
-        "warnings": [{"artifact": w.artifact, "where": w.where, "message": w.message, "hides": w.hides} for w in report.warnings],
-        "job": dict(report.job_facts),
-    }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2, default=str) + b"\n"
-
-
-def _entry(finding: Finding) -> Mapping[str, Any]:
-    return {
-        "id": finding.id,
-        "rule": finding.rule,
-        "title": finding.title,
-        "variant": finding.variant,
-        "strength": finding.strength,
-        "confidence": finding.confidence,
-        "attempt": finding.attempt,
-        "rank": finding.rank,
-        "step": finding.step,
-        "ts_ns": finding.ts_ns,
-        "message": mask(finding.message),
-        "fix": finding.fix,
-        "evidence": [e.position() for e in finding.evidence],
-        "facts": {key: _fact_json(value) for key, value in finding.facts.items()},
-        "explained_by": finding.explained_by,
-        "fingerprint": finding.fingerprint,
-    }
-
-
-def _fact_json(value: Any) -> Any:
-    if isinstance(value, str):
-        return mask(value)[:2000]
-    if isinstance(value, float) and value != value:
-        return "nan"
-    return value
-
-
-def _anomaly(verdict: Verdict) -> dict[str, Any] | None:
-    if verdict.earliest is None:
-        return None
-    found = verdict.earliest
-    return {"message": mask(found.message), "rank": found.rank, "ts_ns": found.ts_ns, "evidence": found.evidence.position()}

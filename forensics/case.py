@@ -61,7 +61,9 @@ def connect(path: Path | None = None, *, read_only: bool = False, **config: Any)
     try:
         return duckdb.connect(str(path) if path else ":memory:", read_only=read_only, config=options)
     except duckdb.Error as error:
-        raise CaseError(f"{path}: cannot be opened ({error}); expected a case written by `forensics analyze`") from error
+        raise CaseError(
+            f"{path}: cannot be opened ({error}); expected a case written by `forensics analyze`"
+        ) from error
 
 
 @lru_cache(maxsize=1)
@@ -129,8 +131,12 @@ def create_case(path: Path) -> duckdb.DuckDBPyConnection:
     con = connect()
     con.execute(f"ATTACH '{_quoted(path)}' AS investigation (STORAGE_VERSION 'v1.5.0')")
     con.execute("USE investigation")
-    con.execute(f"BEGIN; {resources.schema_sql()}; COMMIT")  # one transaction: each statement alone would reach the disk
-    con.executemany("INSERT INTO capability VALUES (?, ?, ?)", [(n, c.meaning, c.capture) for n, c in CAPABILITIES.items()])
+    con.execute(
+        f"BEGIN; {resources.schema_sql()}; COMMIT"
+    )  # one transaction: each statement alone would reach the disk
+    con.executemany(
+        "INSERT INTO capability VALUES (?, ?, ?)", [(n, c.meaning, c.capture) for n, c in CAPABILITIES.items()]
+    )
     return con
 
 

@@ -28,7 +28,7 @@ class Citations:
         self._lines = lru_cache(maxsize=4)(self._read_lines)
 
     def cite(self, place: Mapping[str, Any]) -> Evidence | None:
-        """`place` has `artifact_id` and any of `line`, `byte`, `row`, `text`, `note`; None when there is no artifact."""
+        """`place` has `artifact_id` and any of `line`, `byte`, `row`, `text`, `note`; None without an artifact."""
         artifact_id = place.get("artifact_id")
         if artifact_id is None or artifact_id not in self._artifacts:
             return None
@@ -41,9 +41,7 @@ class Citations:
         shown = mask(str(text or ""))[:_EXCERPT]
         return Evidence(artifact_id, path, line, byte, row, shown, str(place.get("note") or ""))
 
-    def _look_up(
-        self, artifact_id: int, kind: str | None, row: int, text: Any
-    ) -> tuple[int | None, int | None, Any]:
+    def _look_up(self, artifact_id: int, kind: str | None, row: int, text: Any) -> tuple[int | None, int | None, Any]:
         for table in ("log_event", "sample"):
             columns = "line, byte" if table == "log_event" else "line, NULL"
             query = f"SELECT {columns} FROM {table} WHERE artifact_id = ? AND row = ? AND line IS NOT NULL"
@@ -54,7 +52,8 @@ class Citations:
         if locate is None:
             return None, None, text
         near = self._con.execute(
-            "SELECT row, byte FROM position WHERE artifact_id = ? AND row <= ? AND byte IS NOT NULL ORDER BY row DESC LIMIT 1",
+            "SELECT row, byte FROM position WHERE artifact_id = ? AND row <= ? AND byte IS NOT NULL"
+            " ORDER BY row DESC LIMIT 1",
             [artifact_id, row],
         ).fetchone()
         try:

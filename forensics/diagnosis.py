@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 # How far a state reaches: its own rank, the ranks of its device or host, all ranks.
 _REACH = {"process": 0, "rank": 0, "device": 1, "host": 2, "group": 3, "job": 3}
 # Ends of processes: what only says "this job died" is contradicted when the job demonstrably completed.
-_FATAL = {"rank-failed", "rank-gone", "device-full", "host-full", "collective-stuck", "connection-lost", "context-poisoned"} | {
+_FATAL = {
+    "rank-failed",
+    "rank-gone",
+    "device-full",
+    "host-full",
+    "collective-stuck",
+    "connection-lost",
+    "context-poisoned",
+} | {
     "device-lost",
     "capture-broken",
     "generator-poisoned",
@@ -173,7 +181,9 @@ def _fits(cause: Finding, effect: Finding, reach: int) -> bool:
         return False
     if reach == 0 and _differ(cause.rank, effect.rank):
         return False
-    if reach == 1 and (_differ(cause.device, effect.device) or (cause.device is None and _differ(cause.rank, effect.rank))):
+    if reach == 1 and (
+        _differ(cause.device, effect.device) or (cause.device is None and _differ(cause.rank, effect.rank))
+    ):
         return False
     if reach <= 2 and _differ(cause.host, effect.host):
         return False
@@ -190,7 +200,9 @@ def _is_later(cause: Finding, effect: Finding) -> bool:
     """Whether the cause happened after the effect by more than both clocks may err."""
     if cause.ts_ns is None or effect.ts_ns is None:
         return False
-    same_file = bool(cause.evidence and effect.evidence and cause.evidence[0].artifact_id == effect.evidence[0].artifact_id)
+    same_file = bool(
+        cause.evidence and effect.evidence and cause.evidence[0].artifact_id == effect.evidence[0].artifact_id
+    )
     if same_file:
         return cause.ts_ns > effect.ts_ns
     if cause.clock_error_ns is None or effect.clock_error_ns is None:
@@ -201,7 +213,9 @@ def _is_later(cause: Finding, effect: Finding) -> bool:
 def _without_cycles(graph: nx.DiGraph, links: list[Link], by_id: Mapping[int, Finding]) -> list[Link]:
     """Of two findings that could each explain the other, the earlier and more specific one is the cause."""
     kept = []
-    for link in sorted(links, key=lambda x: (_precedence(by_id[x.cause]), _precedence(by_id[x.effect]), x.cause, x.effect)):
+    for link in sorted(
+        links, key=lambda x: (_precedence(by_id[x.cause]), _precedence(by_id[x.effect]), x.cause, x.effect)
+    ):
         if _precedence(by_id[link.cause]) > _precedence(by_id[link.effect]) and graph.has_edge(link.effect, link.cause):
             graph.remove_edge(link.cause, link.effect)
             continue
@@ -235,7 +249,11 @@ def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Lin
             finding.explained_how = how.get((best.id, finding.id), "")
     for finding in findings:  # the same fault on several ranks: the first one stands for all
         if finding.explained_by is None:
-            twins = [f for f in findings if f.rule == finding.rule and f.attempt == finding.attempt and f.explained_by is None]
+            twins = [
+                f
+                for f in findings
+                if f.rule == finding.rule and f.attempt == finding.attempt and f.explained_by is None
+            ]
             first = min(twins, key=_when)
             if first.id != finding.id:
                 finding.explained_by, finding.explained_how = first.id, "the same fault, seen first there"
@@ -243,9 +261,7 @@ def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Lin
 
 
 def _ranked_roots(graph: nx.DiGraph, findings: Sequence[Finding]) -> list[Finding]:
-    roots = [
-        f for f in findings if f.explained_by is None and f.role == "cause" and f.severity in {"critical", "high"}
-    ]
+    roots = [f for f in findings if f.explained_by is None and f.role == "cause" and f.severity in {"critical", "high"}]
     return sorted(roots, key=lambda f: (*_weight(f), -len(_descendants(graph, f.id)), *_when(f)))
 
 
@@ -266,7 +282,7 @@ def _descendants(graph: nx.DiGraph, node: int) -> set[int]:
 
 
 def _stands_alone(other: Finding, top: Finding) -> bool:
-    """Whether a second root is a cause in its own right: as severe, proven, and not a later failure of the same rank."""
+    """Whether a second root is a cause in its own right: as severe, proven, and not of the same rank."""
     if _weight(other) > (SEVERITIES.index("critical"), STRENGTHS.index("strong")) or other.rule == top.rule:
         return False
     return _differ(other.rank, top.rank) or _differ(other.attempt, top.attempt)
@@ -275,6 +291,12 @@ def _stands_alone(other: Finding, top: Finding) -> bool:
 def not_checked_rules(missing: Sequence[tuple[str, str, str]]) -> list[NotChecked]:
     """`missing`: (rule, title, capability) of rules that could not run for any process."""
     return [
-        NotChecked(rule, title, name, CAPABILITIES[name.partition(":")[0]].meaning, CAPABILITIES[name.partition(":")[0]].capture)
+        NotChecked(
+            rule,
+            title,
+            name,
+            CAPABILITIES[name.partition(":")[0]].meaning,
+            CAPABILITIES[name.partition(":")[0]].capture,
+        )
         for rule, title, name in missing
     ]

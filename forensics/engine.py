@@ -1,4 +1,4 @@
-"""Runs the rules over a case: picks variants by capability, says why one did not run, keeps one fault from stopping all."""
+"""Runs the rules over a case: picks variants by capability, says why one did not run, survives a rule's fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import duckdb
 from forensics.citations import Citations
 from forensics.errors import RuleError
 from forensics.finding import Evidence, Finding, format_message
-from forensics.rule import Rule, Variant
+from forensics.rule import Question, Rule, Variant
 from forensics.states import SEVERITIES
 
 MAX_FINDINGS_PER_RULE = 200
@@ -33,6 +33,7 @@ class RuleRun:
     reason: str
     missing: str | None = None
     n_findings: int = 0
+    conclusive: bool = False
 
 
 @dataclass
@@ -61,7 +62,7 @@ class _Question:
 
     def __init__(self, con: duckdb.DuckDBPyConnection, rule: Rule) -> None:
         self._con = con
-        self.thresholds = {name: threshold.value for name, threshold in rule.thresholds.items()}
+        self.thresholds: Mapping[str, float] = {name: threshold.value for name, threshold in rule.thresholds.items()}
 
     def rows(self, sql: str, **parameters: Any) -> list[dict[str, Any]]:
         statements = self._con.extract_statements(sql)
@@ -88,18 +89,15 @@ def judge(
     """
     for view in views:
         con.execute(view)
-    coverage = _read_coverage(con)
-    processes = {row[0]: row for row in con.execute("SELECT id, attempt, rank, host, device, pid FROM proc ORDER BY id").fetchall()}
-    errors = dict(con.execute("SELECT id, clock_error_ns FROM artifact").fetchall())
-    judgement = Judgement()
+    bench = _Bench(con, citations)
     for rule in rules:
         if expired():
-            judgement.runs.append(RuleRun(rule.id, None, None, "failed", "the time limit was reached"))
-            continue
-        _judge_rule(con, rule, coverage, processes, errors, citations, judgement)
-    for number, finding in enumerate(judgement.findings):
+            bench.judgement.runs.append(RuleRun(rule.id, None, None, "failed", "the time limit was reached"))
+        else:
+            bench.judge(rule)
+    for number, finding in enumerate(bench.judgement.findings):
         finding.id = number
-    return judgement
+    return bench.judgement
 
 
 def _read_coverage(con: duckdb.DuckDBPyConnection) -> _Coverage:
@@ -112,133 +110,124 @@ def _read_coverage(con: duckdb.DuckDBPyConnection) -> _Coverage:
     return _Coverage(procs, complete)
 
 
-def _judge_rule(
-    con: duckdb.DuckDBPyConnection,
-    rule: Rule,
-    coverage: _Coverage,
-    processes: Mapping[int, Any],
-    errors: Mapping[int, int | None],
-    citations: Citations,
-    judgement: Judgement,
-) -> None:
-    subjects: list[int | None] = [None] if rule.scope == "job" or not processes else list(processes)
-    settled: dict[int | None, RuleRun] = {}
-    missing: dict[int | None, str] = {}
-    for variant in rule.variants:
-        able = []
-        for proc in subjects:
-            if proc in settled and settled[proc].outcome != "nothing-found":
-                continue
-            lacking = next((need for need in variant.needs if coverage.missing(need, proc)), None)
-            if lacking is None:
-                able.append(proc)
-            else:
-                missing.setdefault(proc, lacking)
-        if not able:
-            continue
-        _run_variant(con, rule, variant, able, processes, errors, citations, settled, judgement)
-        # A complete record that shows nothing settles the question; weaker evidence is not asked again.
-        subjects = [
-            p
-            for p in subjects
-            if not (p in able and settled[p].outcome == "nothing-found" and all(coverage.is_complete(n, p) for n in variant.needs))
-        ]
-    for proc in [None] if rule.scope == "job" or not processes else list(processes):
-        unable = RuleRun(rule.id, None, proc, "not-run", f"needs {missing.get(proc, '')}", missing.get(proc))
-        judgement.runs.append(settled.get(proc, unable))
+class _Bench:
+    """Judges rule after rule over one case."""
+
+    def __init__(self, con: duckdb.DuckDBPyConnection, citations: Citations) -> None:
+        self._con = con
+        self._citations = citations
+        self._coverage = _read_coverage(con)
+        query = "SELECT id, attempt, rank, host, device FROM proc ORDER BY id"
+        self._processes: dict[int | None, Sequence[Any]] = {row[0]: row for row in con.execute(query).fetchall()}
+        self._clock_errors = dict(con.execute("SELECT id, clock_error_ns FROM artifact").fetchall())
+        self.judgement = Judgement()
+
+    def judge(self, rule: Rule) -> None:
+        everyone: list[int | None] = list(self._processes) if rule.scope == "process" else []
+        everyone = everyone or [None]
+        settled: dict[int | None, RuleRun] = {}
+        missing: dict[int | None, str] = {}
+        for variant in rule.variants:
+            able = []
+            for proc in everyone:
+                if proc in settled and (settled[proc].outcome != "nothing-found" or settled[proc].conclusive):
+                    continue
+                lacking = next((need for need in variant.needs if self._coverage.missing(need, proc)), None)
+                if lacking is None:
+                    able.append(proc)
+                else:
+                    missing.setdefault(proc, lacking)
+            if able:
+                settled.update(self._run(rule, variant, able))
+        for proc in everyone:
+            unable = RuleRun(rule.id, None, proc, "not-run", f"needs {missing.get(proc, '')}", missing.get(proc))
+            self.judgement.runs.append(settled.get(proc, unable))
+
+    def _run(self, rule: Rule, variant: Variant, able: Sequence[int | None]) -> dict[int | None, RuleRun]:
+        timer = threading.Timer(RULE_SECONDS, self._con.interrupt)
+        timer.start()
+        try:
+            question = _Question(self._con, rule)
+            rows = question.rows(variant.sql) if variant.sql else [dict(row) for row in _call(variant, question)]
+            rows = [row for row in rows if rule.scope == "job" or row.get("proc_id") in able or None in able]
+            findings = [self._finding(rule, variant, row) for row in rows[:MAX_FINDINGS_PER_RULE]]
+        except Exception as error:  # one rule's fault must not stop the others, whatever it is
+            reason = f"{type(error).__name__}: {error}"[:1000]
+            return {proc: RuleRun(rule.id, variant.name, proc, "failed", reason) for proc in able}
+        finally:
+            timer.cancel()
+        self.judgement.findings += findings
+        runs: dict[int | None, RuleRun] = {}
+        for proc in able:
+            n = len(findings) if proc is None else sum(f.proc_id == proc for f in findings)
+            # A complete record that shows nothing settles the question; weaker evidence is not asked again.
+            conclusive = all(self._coverage.is_complete(need, proc) for need in variant.needs)
+            reason = f"judged by {', '.join(variant.needs)}"
+            runs[proc] = RuleRun(
+                rule.id, variant.name, proc, "found" if n else "nothing-found", reason, None, n, conclusive
+            )
+        return runs
+
+    def _finding(self, rule: Rule, variant: Variant, row: dict[str, Any]) -> Finding:
+        _, attempt, rank, host, device = self._processes.get(row.get("proc_id"), (None,) * 5)
+        rank = row["rank"] if row.get("rank") is not None else rank
+        step = row.get("step")
+        named = {
+            **row,
+            "rank": rank,
+            "who": f"Rank {rank}" if rank is not None else "The process",
+            "at_step": "" if step is None else f" at step {step}",
+        }
+        severity = row.get("severity") or rule.severity
+        if severity not in SEVERITIES:
+            raise RuleError(f"{rule.id}: severity {severity!r} is none of {', '.join(SEVERITIES)}")
+        finding = Finding(
+            id=-1,
+            rule=rule.id,
+            title=rule.title,
+            variant=variant.name,
+            severity=severity,
+            strength=row.get("strength") or variant.strength,
+            role=row.get("role") or rule.role,
+            message=format_message(rule.message, named),
+            fix=format_message(row.get("fix") or rule.fix, named),
+            causes=rule.causes,
+            requires=rule.requires,
+            attempt=attempt,
+            proc_id=row.get("proc_id"),
+            rank=rank,
+            host=row.get("host") or host,
+            device=row["device"] if row.get("device") is not None else device,
+            step=step,
+            ts_ns=row.get("ts_ns"),
+            clock_error_ns=self._clock_errors.get(row.get("artifact_id")),
+            evidence=_evidence(row, self._citations),
+            facts={key: value for key, value in row.items() if key not in _NOT_FACTS and value is not None},
+        )
+        finding.fingerprint = _fingerprint(finding, row)
+        return finding
 
 
-def _run_variant(
-    con: duckdb.DuckDBPyConnection,
-    rule: Rule,
-    variant: Variant,
-    able: Sequence[int | None],
-    processes: Mapping[int, Any],
-    errors: Mapping[int, int | None],
-    citations: Citations,
-    settled: dict[int | None, RuleRun],
-    judgement: Judgement,
-) -> None:
-    timer = threading.Timer(RULE_SECONDS, con.interrupt)
-    timer.start()
-    try:
-        question = _Question(con, rule)
-        rows = question.rows(variant.sql) if variant.sql else [dict(row) for row in _call(variant, question)]
-        findings = [
-            _finding(rule, variant, row, processes, errors, citations)
-            for row in rows
-            if rule.scope == "job" or row.get("proc_id") in able or None in able
-        ][:MAX_FINDINGS_PER_RULE]
-    except Exception as error:  # one rule's fault must not stop the others, whatever it is
-        reason = f"{type(error).__name__}: {error}"[:1000]
-        settled.update({proc: RuleRun(rule.id, variant.name, proc, "failed", reason) for proc in able})
-        return
-    finally:
-        timer.cancel()
-    judgement.findings += findings
-    for proc in able:
-        n = len(findings) if proc is None else sum(f.proc_id == proc for f in findings)
-        outcome = "found" if n else "nothing-found"
-        needs = ", ".join(variant.needs)
-        settled[proc] = RuleRun(rule.id, variant.name, proc, outcome, f"judged by {needs}", None, n)
-
-
-def _call(variant: Variant, question: _Question) -> Iterable[Mapping[str, Any]]:
+def _call(variant: Variant, question: Question) -> Iterable[Mapping[str, Any]]:
     if variant.function is None:
         raise RuleError(f"variant {variant.name} has neither SQL nor a function")
     return variant.function(question)
 
 
-def _finding(
-    rule: Rule,
-    variant: Variant,
-    row: dict[str, Any],
-    processes: Mapping[int, Any],
-    errors: Mapping[int, int | None],
-    citations: Citations,
-) -> Finding:
-    process = processes.get(row.get("proc_id"), (None,) * 6)  # type: ignore[call-overload]
-    rank = row.get("rank") if row.get("rank") is not None else process[2]
-    device = row.get("device") if row.get("device") is not None else process[4]
-    step = row.get("step")
-    named = {
-        **row,
-        "rank": rank,
-        "who": f"Rank {rank}" if rank is not None else "The process",
-        "at_step": "" if step is None else f" at step {step}",
-    }
-    severity = row.get("severity") or rule.severity
-    if severity not in SEVERITIES:
-        raise RuleError(f"{rule.id}: severity {severity!r} is none of {', '.join(SEVERITIES)}")
-    message = format_message(rule.message, named)
-    finding = Finding(
-        id=-1,
-        rule=rule.id,
-        title=rule.title,
-        variant=variant.name,
-        severity=severity,
-        strength=row.get("strength") or variant.strength,
-        role=row.get("role") or rule.role,
-        message=message,
-        fix=format_message(row.get("fix") or rule.fix, named) if "{" in (row.get("fix") or rule.fix) else row.get("fix") or rule.fix,
-        causes=rule.causes,
-        requires=rule.requires,
-        attempt=process[1],
-        proc_id=row.get("proc_id"),
-        rank=rank,
-        host=row.get("host") or process[3],
-        device=device,
-        step=step,
-        ts_ns=row.get("ts_ns"),
-        clock_error_ns=errors.get(row.get("artifact_id", -1)),
-        evidence=_evidence(row, citations),
-        facts={k: v for k, v in row.items() if k not in _NOT_FACTS and v is not None},
-    )
-    finding.fingerprint = _fingerprint(finding, row)
-    return finding
-
-
-_NOT_FACTS = {"artifact_id", "row", "proc_id", "line", "byte", "evidence", "severity", "strength", "role", "fix", "key", "text"}
+_NOT_FACTS = {
+    "artifact_id",
+    "row",
+    "proc_id",
+    "line",
+    "byte",
+    "evidence",
+    "severity",
+    "strength",
+    "role",
+    "fix",
+    "key",
+    "text",
+}
 
 
 def _evidence(row: Mapping[str, Any], citations: Citations) -> list[Evidence]:

@@ -81,7 +81,10 @@ def not_checked(judgement: Judgement, rules: Sequence[Rule]) -> list[NotChecked]
     failed = {run.rule: run.reason for run in judgement.runs if run.outcome == "failed"}
     return [
         *not_checked_rules([(rule, titles[rule], capability) for rule, capability in missing.items()]),
-        *(NotChecked(rule, titles[rule], "rule-fault", f"the rule itself failed: {why}", "") for rule, why in failed.items()),
+        *(
+            NotChecked(rule, titles[rule], "rule-fault", f"the rule itself failed: {why}", "")
+            for rule, why in failed.items()
+        ),
     ]
 
 
@@ -90,7 +93,8 @@ def earliest_anomaly(con: duckdb.DuckDBPyConnection, citations: Citations) -> An
     row = con.execute(
         """
         SELECT message, rank, ts_ns, artifact_id, line, byte FROM (
-            SELECT coalesce(exception || ': ', '') || coalesce(message, '') AS message, rank, ts_ns, artifact_id, line, byte,
+            SELECT coalesce(exception || ': ', '') || coalesce(message, '') AS message,
+                rank, ts_ns, artifact_id, line, byte,
                 CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak
             FROM log
             WHERE (role IN ('primary', 'symptom', 'secondary') OR class = 'line.error')

@@ -18,7 +18,9 @@ from forensics.states import CAPABILITIES, SEVERITIES, STATES, STRENGTHS
 _FRONT = re.compile(r"\A\s*/\*(.*?)\*/(.*)\Z", re.DOTALL)
 _VARIANT = re.compile(r"^--\s*variant:\s*([\w-]+)\s*$", re.MULTILINE)
 # Their result depends on the order in which rows arrive, which no SELECT promises.
-_ORDER_DEPENDENT = re.compile(r"\b(first|last|any_value|arbitrary|list|array_agg|string_agg|group_concat)\s*\(", re.IGNORECASE)
+_ORDER_DEPENDENT = re.compile(
+    r"\b(first|last|any_value|arbitrary|list|array_agg|string_agg|group_concat)\s*\(", re.IGNORECASE
+)
 _TEXTS = ("title", "proves", "cannot_prove", "message", "fix")
 _KEYS = {*_TEXTS, "severity", "role", "scope", "causes", "requires", "references", "thresholds", "variant"}
 
@@ -80,7 +82,9 @@ def _check_sql(path: Path, variant: str, sql: str) -> None:
             depth += {"(": 1, ")": -1}.get(bare[end], 0)
             end += 1
         if not re.search(r"\bORDER\s+BY\b", bare[match.end() : end], re.IGNORECASE):
-            raise RuleError(f"{path}: variant {variant} uses {match[1]}() without ORDER BY; its result depends on row order")
+            raise RuleError(
+                f"{path}: variant {variant} uses {match[1]}() without ORDER BY; its result depends on row order"
+            )
     if not re.search(r"\bORDER\s+BY\b[^()]*\Z", bare, re.IGNORECASE):
         raise RuleError(f"{path}: variant {variant} does not end in ORDER BY; findings need a fixed order")
 
@@ -133,7 +137,8 @@ def _build(
         requires=tuple(front.get("requires", ())),
         references=tuple(front.get("references", ())),
         thresholds={
-            name: Threshold(name, float(t["value"]), t["unit"], t["why"]) for name, t in front.get("thresholds", {}).items()
+            name: Threshold(name, float(t["value"]), t["unit"], t["why"])
+            for name, t in front.get("thresholds", {}).items()
         },
         variants=tuple(variants),
     )
@@ -160,7 +165,9 @@ def _check_front(path: Path, front: Mapping[str, Any], bodies: set[str]) -> None
         if variant.get("strength") not in STRENGTHS:
             problems.append(f"variant {name}: strength {variant.get('strength')!r} is none of {', '.join(STRENGTHS)}")
         needs = variant.get("needs", [])
-        problems += [f"variant {name}: unknown capability {n}" for n in needs if n.partition(":")[0] not in CAPABILITIES]
+        problems += [
+            f"variant {name}: unknown capability {n}" for n in needs if n.partition(":")[0] not in CAPABILITIES
+        ]
         if not needs:
             problems.append(f"variant {name} needs no capability")
     problems += [f"SQL for the undeclared variant {name}" for name in bodies - set(front.get("variant", {}))]

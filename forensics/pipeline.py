@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forensics import briefing, diagnosis, ledger
+from forensics import briefing, diagnosis, document, ledger
 from forensics.assembly import assemble_case
 from forensics.case import open_for_rules
 from forensics.citations import Citations
@@ -45,6 +45,12 @@ class Analysis:
 def default_out(path: Path) -> Path:
     """NAME.forensics in the current folder, where NAME is that of the analyzed folder, file or archive."""
     return Path(f"{path.resolve().name or 'artifacts'}.forensics")
+
+
+def job_name(path: Path) -> str:
+    """What a report calls the job: the folder's name, with its parent's where it is only called "artifacts"."""
+    real = path.resolve()
+    return real.parent.name if real.name == "artifacts" and real.parent.name else real.name
 
 
 def analyze(
@@ -90,12 +96,12 @@ def analyze(
                 earliest=ledger.earliest_anomaly(con, citations),
                 confidence=ledger.calibration()["root_cause_is_right"],
             )
-            report = briefing.brief(con, path.resolve().name, verdict, judgement, rules, citations)
+            report = briefing.brief(con, job_name(path), verdict, judgement, rules, citations)
         finally:
             con.close()
         ledger.record(building, judgement)
         building.replace(out / "case.duckdb")
-        (out / "report.json").write_bytes(briefing.to_json(verdict, judgement, report))
+        (out / "report.json").write_bytes(document.to_json(verdict, judgement, report))
         (out / "report.html").write_text(render_html(report), encoding="utf-8")
     finally:
         shutil.rmtree(work, ignore_errors=True)

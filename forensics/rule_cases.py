@@ -45,7 +45,9 @@ class CaseResult:
     problem: str
 
 
-def run_cases(folders: Sequence[Path] = (), names: Sequence[str] = (), fixtures: Path | None = None) -> list[CaseResult]:
+def run_cases(
+    folders: Sequence[Path] = (), names: Sequence[str] = (), fixtures: Path | None = None
+) -> list[CaseResult]:
     """Runs the cases of all rules, or of those named. A rule without cases is itself a problem."""
     root = fixtures or _checkout_fixtures()
     views = load_views(folders)
@@ -79,7 +81,9 @@ def read_cases(rule: Rule) -> list[dict[str, Any]]:
     for case in cases:
         unknown = set(case) - _KEYS
         if unknown or "name" not in case or "finds" not in case:
-            raise RuleError(f"{path}: case {case.get('name')!r}: unknown {sorted(unknown)}; name and finds are required")
+            raise RuleError(
+                f"{path}: case {case.get('name')!r}: unknown {sorted(unknown)}; name and finds are required"
+            )
     return cases
 
 
@@ -88,7 +92,9 @@ def _checkout_fixtures() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _run_case(rule: Rule, case: Mapping[str, Any], views: Sequence[str], fixtures: Path | None, work: Path) -> str | None:
+def _run_case(
+    rule: Rule, case: Mapping[str, Any], views: Sequence[str], fixtures: Path | None, work: Path
+) -> str | None:
     """None when the case cannot run here (its fixture is not shipped); else what is wrong, or an empty text."""
     if "fixture" in case and (fixtures is None or not (fixtures / case["fixture"]).is_dir()):
         return None if fixtures is None else f"fixture {case['fixture']} does not exist"
@@ -146,12 +152,16 @@ def _loaded_rows(case: Mapping[str, Any], place: Path) -> list[Loaded]:
         if table == "fact":
             facts = [{"scope": "option", **row} for row in rows]
             continue
-        given = [{**({"row": number} if "row" in case_columns()[table] else {}), **row} for number, row in enumerate(rows)]
+        given = [
+            {**({"row": number} if "row" in case_columns()[table] else {}), **row} for number, row in enumerate(rows)
+        ]
         columns = {name: [row.get(name) for row in given] for name in dict.fromkeys(k for row in given for k in row)}
         pq.write_table(conform(table, pa.table(columns)), place / f"{table}.parquet")
         tables[table] = [f"{table}.parquet"]
     procs = {str(number): dict(known) for number, known in enumerate(case.get("procs", [{}]))}
-    covered = case.get("capabilities", [*(table for table in tables if table in CAPABILITIES), *(["fact"] if facts else [])])
+    covered = case.get(
+        "capabilities", [*(table for table in tables if table in CAPABILITIES), *(["fact"] if facts else [])]
+    )
     meta: dict[str, Any] = {
         "quality": "complete",
         "clock": "epoch",

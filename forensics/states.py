@@ -20,7 +20,9 @@ CAPABILITIES: dict[str, Capability] = {
         "errors and messages that the process printed",
         "keep stdout and stderr of every rank: torchrun --redirects 3 --tee 3 --log-dir logs",
     ),
-    "log_event.kernel": Capability("kernel messages of the host", "dmesg -T > dmesg.txt on every host after the failure"),
+    "log_event.kernel": Capability(
+        "kernel messages of the host", "dmesg -T > dmesg.txt on every host after the failure"
+    ),
     "log_event.scheduler": Capability(
         "messages of the scheduler about the job", "keep slurmd messages, sacct output or kubectl describe pod"
     ),
@@ -28,7 +30,9 @@ CAPABILITIES: dict[str, Capability] = {
     "sample.device": Capability(
         "memory and processes of the devices", "nvidia-smi > nvidia-smi.txt at the time of the failure"
     ),
-    "fact": Capability("versions, variables and options", "python -m torch.utils.collect_env > env.txt; env >> env.txt"),
+    "fact": Capability(
+        "versions, variables and options", "python -m torch.utils.collect_env > env.txt; env >> env.txt"
+    ),
     "slice": Capability(
         "operators, kernels and runtime calls in time",
         "torch.profiler.profile(on_trace_ready=tensorboard_trace_handler('traces')) around the failing steps",
@@ -38,13 +42,16 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "slice.stack": Capability("Python stacks of operators", "torch.profiler.profile(with_stack=True)"),
     "slice.shapes": Capability("input shapes of operators", "torch.profiler.profile(record_shapes=True)"),
-    "slice.sequence": Capability("links from backward to forward operators", "torch.profiler.profile (PyTorch 1.8 or newer)"),
+    "slice.sequence": Capability(
+        "links from backward to forward operators", "torch.profiler.profile (PyTorch 1.8 or newer)"
+    ),
     "slice.return_code": Capability("results of CUDA calls", "nsys profile --trace=cuda,nvtx --export=sqlite"),
     "memory_segment": Capability(
         "segments and blocks of the allocator at one moment", "torch.cuda.memory._dump_snapshot('snapshot.pickle')"
     ),
     "memory_event": Capability(
-        "allocator events with stacks", "torch.cuda.memory._record_memory_history(max_entries=1_000_000) before training"
+        "allocator events with stacks",
+        "torch.cuda.memory._record_memory_history(max_entries=1_000_000) before training",
     ),
     "memory_event.complete": Capability(
         "the allocator's history from its first event on", "start _record_memory_history before the first allocation"
@@ -62,8 +69,12 @@ CAPABILITIES: dict[str, Capability] = {
     "thread_state": Capability("what each thread was doing at one moment", "py-spy dump --pid PID for every rank"),
     "node": Capability("autograd graph of the failing step", "a recorder of forward and backward operators"),
     "tensor": Capability("statistics of tensors", "a recorder of tensor statistics, or the checkpoint itself"),
-    "compile_event": Capability("compilations and their reasons", "TORCH_TRACE=trace_dir TORCH_LOGS=recompiles,graph_breaks"),
-    "outcome": Capability("how the processes ended", "record exit codes: torchrun error files, sacct, or echo $? >> exit_code.txt"),
+    "compile_event": Capability(
+        "compilations and their reasons", "TORCH_TRACE=trace_dir TORCH_LOGS=recompiles,graph_breaks"
+    ),
+    "outcome": Capability(
+        "how the processes ended", "record exit codes: torchrun error files, sacct, or echo $? >> exit_code.txt"
+    ),
 }
 
 

@@ -74,7 +74,10 @@ def test_a_missing_or_foreign_case_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_format_are_cast_and_completed() -> None:
-    rows = conform("slice", pa.table({"row": [0], "kind": ["kernel"], "name": ["k"], "correlation": pa.array([2**63 + 1], pa.uint64())}))
+    rows = conform(
+        "slice",
+        pa.table({"row": [0], "kind": ["kernel"], "name": ["k"], "correlation": pa.array([2**63 + 1], pa.uint64())}),
+    )
     assert rows.column("proc").to_pylist() == [0] and rows.column("correlation").to_pylist() == [2**63 + 1]
 
 
@@ -86,7 +89,9 @@ def test_rows_of_a_format_are_cast_and_completed() -> None:
         ("finding", {"id": [0]}, "not a table that formats fill"),
     ],
 )
-def test_rows_that_do_not_fit_their_table_are_refused(table: str, columns: dict[str, list[object]], complaint: str) -> None:
+def test_rows_that_do_not_fit_their_table_are_refused(
+    table: str, columns: dict[str, list[object]], complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint):
         conform(table, pa.table(columns))
 
@@ -98,11 +103,23 @@ def test_columns_read_off_the_schema_file_are_those_that_duckdb_makes(case: Path
         " AND table_name IN (SELECT table_name FROM duckdb_tables()) ORDER BY table_name, column_index"
     ).fetchall()
     con.close()
-    read = sorted((table, column, kind) for table, columns in case_columns().items() for column, kind in columns.items())
+    read = sorted(
+        (table, column, kind) for table, columns in case_columns().items() for column, kind in columns.items()
+    )
     assert read == sorted(rows)
 
 
 def test_event_tables_start_alike() -> None:
     head = ["artifact_id", "row", "proc_id", "rank", "step", "ts_ns"]
-    for table in ("log_event", "sample", "slice", "memory_event", "collective", "thread_state", "node", "tensor", "compile_event"):
+    for table in (
+        "log_event",
+        "sample",
+        "slice",
+        "memory_event",
+        "collective",
+        "thread_state",
+        "node",
+        "tensor",
+        "compile_event",
+    ):
         assert list(case_columns()[table])[:6] == head

@@ -113,7 +113,9 @@ def test_a_wrong_result_stays_a_cause_although_the_job_completed() -> None:
 
 
 def test_the_same_fault_on_many_ranks_is_one_cause_at_the_rank_that_shows_it_first() -> None:
-    many = [finding(n, "memory-capacity", rank=n, ts_ns=(10 - n) * SECOND, causes=state("device-full")) for n in range(4)]
+    many = [
+        finding(n, "memory-capacity", rank=n, ts_ns=(10 - n) * SECOND, causes=state("device-full")) for n in range(4)
+    ]
     verdict = diagnose(many, Outcome())
     assert [f.rank for f in verdict.root_causes] == [3]
     assert sorted(f.rank for f in verdict.consequences) == [0, 1, 2]  # type: ignore[type-var]
@@ -146,8 +148,18 @@ def test_the_earliest_anomaly_is_told_where_no_rule_knows_the_error() -> None:
 
 @pytest.mark.parametrize("rotation", range(3))
 def test_the_verdict_does_not_depend_on_the_order_of_findings(rotation: int) -> None:
-    first = finding(2, "distributed-first-failure", rank=1, ts_ns=101 * SECOND, causes=state("rank-gone"), requires=state("rank-failed"))
-    first.causes, rows = state("rank-gone"), [nan(causes=[{"state": "value-nonfinite"}, {"state": "rank-failed"}]), timeout(), first]
+    first = finding(
+        2,
+        "distributed-first-failure",
+        rank=1,
+        ts_ns=101 * SECOND,
+        causes=state("rank-gone"),
+        requires=state("rank-failed"),
+    )
+    first.causes, rows = (
+        state("rank-gone"),
+        [nan(causes=[{"state": "value-nonfinite"}, {"state": "rank-failed"}]), timeout(), first],
+    )
     verdict = diagnose(rows[rotation:] + rows[:rotation], Outcome())
     assert [f.rule for f in verdict.root_causes] == ["numerics-nan-provenance"]
     assert {f.rule for f in verdict.consequences} == {"distributed-timeout", "distributed-first-failure"}

@@ -88,7 +88,9 @@ def test_archives_are_opened_once_nested_and_no_deeper(tmp_path: Path) -> None:
     assert [p[0] for f in found for p in f.problems] == ["nested-too-deep"]
 
 
-def test_an_archive_that_unpacks_to_too_much_is_cut_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_that_unpacks_to_too_much_is_cut_and_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(discovery, "MAX_RATIO", 2)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("small.log", b"fine\n")
@@ -117,7 +119,9 @@ def test_compressed_content_that_ends_early_is_read_to_the_damage(tmp_path: Path
     assert source.damage is not None and "ends early" in source.damage
 
 
-@pytest.mark.parametrize("data", [b"", b"\x1f\x8b", b"\x28\xb5\x2f\xfdgarbage", b"\xfd7zXZ\x00garbage", b"PK\x03\x04garbage", b"\0" * 5000])
+@pytest.mark.parametrize(
+    "data", [b"", b"\x1f\x8b", b"\x28\xb5\x2f\xfdgarbage", b"\xfd7zXZ\x00garbage", b"PK\x03\x04garbage", b"\0" * 5000]
+)
 def test_damaged_and_empty_files_are_listed_not_raised(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     assert len(discover(tmp_path, tmp_path.parent / "work")) == 1

@@ -6,14 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
+from support import ARTIFACTS, needs_artifacts
 
 from forensics.pipeline import analyze
-from support import ARTIFACTS, needs_artifacts
 
 pytestmark = needs_artifacts
 
 # What each known truth may be called today. Truths that no rule knows yet have to be left open.
-RIGHT = {"fragmentation": "memory-fragmentation", "capacity": "memory-capacity", "other-process": "memory-other-process"}
+RIGHT = {
+    "fragmentation": "memory-fragmentation",
+    "capacity": "memory-capacity",
+    "other-process": "memory-other-process",
+}
 SNAPSHOTS = sorted((ARTIFACTS / "allocator").glob("*.pickle")) if ARTIFACTS.is_dir() else []
 
 
@@ -36,7 +40,9 @@ def test_the_verdict_on_a_snapshot_is_right_or_left_open(path: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("workload", ["kv", "pins", "train"])
-def test_fragmentation_is_claimed_only_where_expandable_segments_made_the_workload_fit(workload: str, tmp_path: Path) -> None:
+def test_fragmentation_is_claimed_only_where_expandable_segments_made_the_workload_fit(
+    workload: str, tmp_path: Path
+) -> None:
     name = f"grid_{workload}__default__tight"
     named = [f.rule for f in analyze(ARTIFACTS / "allocator" / f"{name}.pickle", tmp_path).verdict.root_causes]
     expandable = truth_of(f"grid_{workload}__expandable__tight")

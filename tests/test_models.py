@@ -21,7 +21,9 @@ def mention(artifact_id: int, **known: Any) -> Mention:
 
 
 def test_artifacts_of_one_rank_are_one_process() -> None:
-    found = identify_processes([mention(0, rank=1, pid=7), mention(1, rank=1, rank_origin="content"), mention(2, rank=0)])
+    found = identify_processes(
+        [mention(0, rank=1, pid=7), mention(1, rank=1, rank_origin="content"), mention(2, rank=0)]
+    )
     assert [(r["rank"], r["pid"]) for r in found.rows] == [(0, None), (1, 7)]
     assert found.ids[0, 0] == found.ids[1, 0] == 1
     assert found.rows[1]["rank_origin"] == "content"
@@ -53,9 +55,15 @@ def con(tmp_path: Path) -> duckdb.DuckDBPyConnection:
 
 
 def add(con: duckdb.DuckDBPyConnection, number: int, clock: str, times: list[int]) -> None:
-    con.execute("INSERT INTO artifact (id, path, sha256, bytes, quality, clock) VALUES (?, ?, '', 0, 'complete', ?)", [number, str(number), clock])
+    con.execute(
+        "INSERT INTO artifact (id, path, sha256, bytes, quality, clock) VALUES (?, ?, '', 0, 'complete', ?)",
+        [number, str(number), clock],
+    )
     for row, ts in enumerate(times):
-        con.execute("INSERT INTO log_event (artifact_id, row, ts_ns, source, role) VALUES (?, ?, ?, 'job', 'evidence')", [number, row, ts])
+        con.execute(
+            "INSERT INTO log_event (artifact_id, row, ts_ns, source, role) VALUES (?, ?, ?, 'job', 'evidence')",
+            [number, row, ts],
+        )
 
 
 def test_wall_times_are_shifted_to_the_one_zone_that_fits(con: duckdb.DuckDBPyConnection) -> None:

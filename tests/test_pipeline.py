@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
 import forensics.formats
 from forensics.pipeline import Settings, analyze
-from support import ROOT
 
 STEP_217 = ROOT / "fixtures" / "step-217" / "artifacts"
 HEALTHY = ROOT / "fixtures" / "step-217-healthy" / "artifacts"
@@ -24,7 +24,9 @@ def step_217(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return {"out": out, **json.loads((out / "report.json").read_bytes())}
 
 
-def test_the_root_cause_of_step_217_is_the_birth_on_rank_1_and_the_timeout_its_consequence(step_217: dict[str, object]) -> None:
+def test_the_root_cause_of_step_217_is_the_birth_on_rank_1_and_the_timeout_its_consequence(
+    step_217: dict[str, object],
+) -> None:
     verdict = step_217["verdict"]
     assert isinstance(verdict, dict)
     assert verdict["status"] == "root-cause"
@@ -106,7 +108,8 @@ PROVIDES = ("log_event",)
 def recognise(head):
     return 100 if head.data.startswith(b"DROPPED-IN") else 0
 def load(source, sink):
-    sink.emit("log_event", pa.table({"row": [0], "line": [1], "source": ["test"], "role": ["primary"], "class": ["test.dropped"], "message": ["it was here"]}))
+    row = {"row": [0], "line": [1], "source": ["test"], "role": ["primary"], "class": ["test.dropped"]}
+    sink.emit("log_event", pa.table({**row, "message": ["it was here"]}))
     sink.cover("log_event", n_read=1, n_kept=1)
 '''
 RULE = """/*
@@ -135,7 +138,9 @@ def test_a_new_format_is_one_file_and_a_new_rule_is_two(tmp_path: Path, monkeypa
     rules = tmp_path / "rules" / "test"
     rules.mkdir(parents=True)
     (rules / "dropped.sql").write_text(RULE)
-    (rules / "dropped.cases.toml").write_text('[[case]]\nname = "fires"\nfinds = 1\n[case.files]\n"a.txt" = "DROPPED-IN"\n')
+    (rules / "dropped.cases.toml").write_text(
+        '[[case]]\nname = "fires"\nfinds = 1\n[case.files]\n"a.txt" = "DROPPED-IN"\n'
+    )
     job = tmp_path / "job"
     job.mkdir()
     (job / "a.txt").write_text("DROPPED-IN\n")

@@ -84,7 +84,7 @@ def _thresholds(config: Path | None) -> dict[str, dict[str, float]]:
     try:
         given = tomllib.loads(config.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ForensicsError(f"{config}: {error}; expected a TOML file with [thresholds.\"RULE\"] tables") from error
+        raise ForensicsError(f'{config}: {error}; expected a TOML file with [thresholds."RULE"] tables') from error
     return dict(given.get("thresholds", {}))
 
 
@@ -112,7 +112,12 @@ class _Progress:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[what]}"),
+                TimeElapsedColumn(),
+            )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
             self._task = self._bar.add_task("discover", total=None, what="")

@@ -33,11 +33,14 @@ def align_clocks(con: duckdb.DuckDBPyConnection) -> None:
     shift = _zone_shift(local, absolute) if absolute and absolute[0] is not None else None
     if shift is None:
         return
-    con.execute("UPDATE artifact SET clock_offset_ns = ?, clock_error_ns = ? WHERE clock = 'local'", [shift, LOCAL_ERROR_NS])
+    con.execute(
+        "UPDATE artifact SET clock_offset_ns = ?, clock_error_ns = ? WHERE clock = 'local'", [shift, LOCAL_ERROR_NS]
+    )
     if shift:
         for table in _TIMED:
             con.execute(
-                f"UPDATE {table} SET ts_ns = ts_ns + ? WHERE artifact_id IN (SELECT id FROM artifact WHERE clock = 'local')",
+                f"UPDATE {table} SET ts_ns = ts_ns + ?"
+                " WHERE artifact_id IN (SELECT id FROM artifact WHERE clock = 'local')",
                 [shift],
             )
 

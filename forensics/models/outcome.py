@@ -15,18 +15,21 @@ FROM (
     SELECT p.id AS proc_id, p.attempt, CASE WHEN p.exit_code = 0 THEN 'completed' ELSE 'failed' END AS result,
         'proof' AS strength, NULL AS artifact_id, NULL AS line, p.end_ns AS ts_ns, 'exit code ' || p.exit_code AS detail
     FROM proc AS p
-    WHERE p.exit_code IS NOT NULL AND NOT EXISTS (SELECT 1 FROM fact AS f WHERE f.key = 'exit_code' AND f.number IS NOT NULL)
+    WHERE p.exit_code IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM fact AS f WHERE f.key = 'exit_code' AND f.number IS NOT NULL)
     UNION ALL
     SELECT f.proc_id, coalesce(p.attempt, 0), CASE WHEN f.number = 0 THEN 'completed' ELSE 'failed' END,
         'proof', f.artifact_id, f.line, NULL, 'exit code ' || CAST(f.number AS BIGINT)
     FROM fact AS f LEFT JOIN proc AS p ON p.id = f.proc_id
     WHERE f.key = 'exit_code' AND f.number IS NOT NULL
     UNION ALL
-    SELECT e.proc_id, coalesce(e.attempt, 0), 'completed', 'strong', e.artifact_id, e.line, e.ts_ns, left(e.message, 200)
+    SELECT e.proc_id, coalesce(e.attempt, 0), 'completed', 'strong', e.artifact_id, e.line, e.ts_ns,
+        left(e.message, 200)
     FROM log AS e
     WHERE e.class = 'outcome.completed' AND e.role <> 'noise'
     UNION ALL
-    SELECT e.proc_id, coalesce(e.attempt, 0), CASE WHEN (e.fields ->> 'exit_code') = '0' THEN 'completed' ELSE 'failed' END,
+    SELECT e.proc_id, coalesce(e.attempt, 0),
+        CASE WHEN (e.fields ->> 'exit_code') = '0' THEN 'completed' ELSE 'failed' END,
         'proof', e.artifact_id, e.line, e.ts_ns, 'exit code ' || (e.fields ->> 'exit_code')
     FROM log AS e
     WHERE e.role <> 'noise' AND e.class = 'outcome.exit' AND (e.fields ->> 'exit_code') IS NOT NULL
@@ -46,6 +49,7 @@ ORDER BY attempt, proc_id, ts_ns, artifact_id, line, result, detail
 def derive_outcome(con: duckdb.DuckDBPyConnection) -> None:
     con.execute(_OUTCOME)
     con.execute(
-        "INSERT INTO coverage SELECT DISTINCT coalesce(artifact_id, 0), proc_id, 'outcome', NULL::BIGINT, NULL::BIGINT, true, 1, 1"
+        "INSERT INTO coverage"
+        " SELECT DISTINCT coalesce(artifact_id, 0), proc_id, 'outcome', NULL::BIGINT, NULL::BIGINT, true, 1, 1"
         " FROM outcome ORDER BY ALL"
     )
