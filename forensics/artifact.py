@@ -96,7 +96,7 @@ def _reader_for(magic: bytes, file: BinaryIO) -> Any:
     if magic.startswith(b"\x1f\x8b"):
         from isal import igzip
 
-        return igzip.IGzipFile(fileobj=file, mode="rb")
+        return igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
         import zstandard
 

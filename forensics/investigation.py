@@ -27,7 +27,10 @@ class Case:
 
     def query(self, sql: str, **parameters: Any) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation over the case (`.df()` gives a pandas frame); `$name` in the SQL takes a keyword."""
-        return self._con.sql(sql, params=parameters or None)
+        answer: duckdb.DuckDBPyRelation | None = self._con.sql(sql, params=parameters or None)
+        if answer is None:
+            raise CaseError("query: the statement gives no rows; expected a SELECT")
+        return answer
 
     def close(self) -> None:
         self._con.close()

@@ -31,8 +31,6 @@ def query(case: Path, sql: str, /, *, format: Literal["table", "csv", "json"] = 
     with Case(case) as opened:
         try:
             relation = opened.query(sql)
-            if relation is None:
-                return 0
             names = list(relation.columns)
             rows = relation.limit(_SHOWN_ROWS).fetchall() if format == "table" else relation.fetchall()
         except duckdb.Error as error:

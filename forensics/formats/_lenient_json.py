@@ -203,6 +203,8 @@ def as_int(value: object, low: int = -(2**63), high: int = 2**63 - 1) -> int | N
 
 def as_float(value: object) -> float | None:
     """A number as a float, NaN and infinities kept; None for booleans, other values and what a double cannot hold."""
+    if type(value) is float:  # nearly every value of a metric
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -42,6 +42,10 @@ _SIZE_SUFFIX = re.compile(r"(.{1,400})(?<!per)[_./ ]\(?([kmgt]i?b|bytes)\)?", re
 _TIME_SUFFIX = re.compile(r".{1,400}[_./ ](ns|us|ms|sec|seconds)", re.IGNORECASE)
 _OF_HOST = re.compile(r"(?:^|.{0,80}[_./])(?:host|swap|cpu|ram|rss|uss|pss|vms|shm|loadavg|disk)(?:[_./]|$)")
 
+_MAX_PLANS = 256
+_MAX_PLAN_CHARS = 50_000
+_MAX_PROCESSES = 65_536
+_MAX_LIST = 16
 _MAX_LINE_FACTS = 256
 _MAX_VALUES_OF_KEY = 16
 _MAX_TEXT = 500
@@ -52,23 +56,92 @@ def is_known_metric(name: str) -> bool:
     return canonical_metric(name) in {"loss", "grad_norm", "learning_rate", "loss_scale"}
 
 
+@dataclass(frozen=True)
+class _Column:
+    """What a column's name says of its values."""
+
+    name: str  # normalised, without a unit of size
+    unit: str | None
+    factor: int
+    source: str
+
+
+def _column(label: str) -> _Column:
+    size = _SIZE_SUFFIX.fullmatch(label)
+    host = "host" if _OF_HOST.match(folded(label)) else "metrics"
+    if size:
+        factor = 1 if size[2].lower() == "bytes" else parse_size(f"1{size[2]}") or 1
+        return _Column(canonical_metric(size[1]), "bytes", factor, host)
+    time = _TIME_SUFFIX.fullmatch(label)
+    return _Column(canonical_metric(label), time[1].lower() if time else None, 1, host)
+
+
+class _Plan:
+    """How to read records with the same columns; most files have a few sets of them."""
+
+    def __init__(self, record: Mapping[str, object]) -> None:
+        names = {folded(name): name for name in record}
+
+        def present(wanted: Iterable[str]) -> list[str]:
+            return [names[name] for name in wanted if name in names]
+
+        self.steps, self.ranks = present(STEP_COLUMNS), present(_RANK_COLUMNS)
+        self.devices, self.times = present(_DEVICE_COLUMNS), present(TIME_COLUMNS)
+        self.entities, self.hosts = present(_ENTITY_COLUMNS), present(_HOST_COLUMNS)
+        self.value = names.get("value")
+        self.labels = present(_NAME_COLUMNS) if self.value is not None else []
+        self.process = {key: names[key] for key in _PROCESS_NUMBERS if key in names}
+        self.columns = {name: _column(name) for name in record}
+        self._tell_apart(record)
+
+    def _tell_apart(self, record: Mapping[str, object]) -> None:
+        """Two columns never share a name; the mean loss of a whole run (HF Trainer) is not a step's."""
+        taken: set[str] = set()
+        for name, column in self.columns.items():
+            mean = column.name == "loss" and name == "train_loss" and "train_runtime" in record
+            if column.name in taken or mean:
+                self.columns[name] = _Column(name, column.unit, column.factor, column.source)
+            taken.add(self.columns[name].name)
+
+
 @dataclass
-class _Columns:
-    """What a record says of itself besides its values."""
+class _Placed:
+    """What a record says of itself besides its values, and the columns that say so."""
 
     step: int | None = None
     ts_ns: int | None = None
     rank: int | None = None
     device: int | None = None
     entity: str | None = None
-    name: str | None = None
+    label: str | None = None
     used: set[str] = field(default_factory=set)
+
+    def number(self, names: list[str], record: Mapping[str, object], most: int) -> int | None:
+        """The first of the columns that holds an integer from 0 to `most`."""
+        for name in names:
+            value = record[name]
+            number = as_int(value, 0, most)
+            if number is None and isinstance(value, str):
+                number = as_int(parse_number(value), 0, most)  # pandas writes integer columns as 3.0
+            if number is not None:
+                self.used.add(name)
+                return number
+        return None
+
+    def text(self, names: list[str], record: Mapping[str, object]) -> str | None:
+        """The first of the columns that holds a text."""
+        for name in names:
+            value = record[name]
+            if isinstance(value, str) and value.strip():
+                return value.strip()[:_MAX_TEXT]
+        return None
 
 
 class MetricRows:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._samples = SampleRows(sink, "metrics")
+        self._plans: dict[tuple[str, ...], _Plan] = {}
         self._numbers: dict[int | None, int] = {}
         self._kept: dict[int, int] = {}
         self._spans: dict[int, tuple[int, int]] = {}
@@ -77,39 +150,35 @@ class MetricRows:
         self._n_texts = 0
         self._seen_texts: dict[str, set[str]] = {}
 
-    def add(self, record: Mapping[str, object], line: int) -> int:
-        """Keeps one record (flat: names to numbers, booleans, texts or short lists); the number of samples it gave."""
-        names = {folded(name): name for name in record}
-        columns = self._read_columns(record, names)
-        proc = self._proc(columns.rank, record, names, columns.used)
-        if columns.ts_ns is not None:
-            low, high = self._spans.get(proc, (columns.ts_ns, columns.ts_ns))
-            self._spans[proc] = (min(low, columns.ts_ns), max(high, columns.ts_ns))
+    def add(self, record: Mapping[str, object], line: int) -> None:
+        """Keeps one record: flat, names to numbers, booleans, texts or short lists."""
+        plan = self._plan(record)
+        at = self._place(plan, record)
+        proc = self._proc(at, plan, record)
+        if at.ts_ns is not None:
+            low, high = self._spans.get(proc, (at.ts_ns, at.ts_ns))
+            self._spans[proc] = (min(low, at.ts_ns), max(high, at.ts_ns))
         before = self._samples.count
-        taken: set[str] = set()
         for name, value in record.items():
-            if name in columns.used:
+            if name in at.used or value is None:
                 continue
-            told = columns.name if columns.name and folded(name) == "value" else name
-            for label, number, unit in self._values(told, value):
-                metric = self._metric_name(label, taken, record)
+            column = _column(at.label) if at.label is not None and name == plan.value else plan.columns[name]
+            for metric, number, unit in _values(name, column, value):
                 self._samples.add(
                     metric,
                     number,
-                    step=columns.step,
-                    ts_ns=columns.ts_ns,
+                    step=at.step,
+                    ts_ns=at.ts_ns,
                     line=line,
-                    entity=columns.entity,
-                    device=columns.device,
+                    entity=at.entity,
+                    device=at.device,
                     unit=unit,
                     proc=proc,
-                    source="host" if _OF_HOST.match(folded(label)) else "metrics",
+                    source=column.source,
                 )
-            if isinstance(value, str) and parse_number(value) is None and value.strip():
+            if isinstance(value, str) and value.strip() and parse_number(value) is None:
                 self._note_text(line, name, value)
-        added = self._samples.count - before
-        self._kept[proc] = self._kept.get(proc, 0) + added
-        return added
+        self._kept[proc] = self._kept.get(proc, 0) + self._samples.count - before
 
     def finish(self, n_read: int, *, complete: bool) -> int:
         """Emits what is left, with coverage and clock; the number of samples in all."""
@@ -125,44 +194,30 @@ class MetricRows:
                 )
         return self._samples.count
 
-    def _read_columns(self, record: Mapping[str, object], names: Mapping[str, str]) -> _Columns:
-        columns = _Columns()
-        step = self._first_number(STEP_COLUMNS, record, names, columns.used, 2**62)
-        columns.step = step
-        columns.rank = self._first_number(_RANK_COLUMNS, record, names, columns.used, _MAX_RANK)
-        columns.device = self._first_number(_DEVICE_COLUMNS, record, names, columns.used, _MAX_DEVICE)
-        for name in self._present(TIME_COLUMNS, names):
+    def _plan(self, record: Mapping[str, object]) -> _Plan:
+        names = tuple(record)
+        plan = self._plans.get(names)
+        if plan is None:
+            plan = _Plan(record)
+            if len(self._plans) < _MAX_PLANS and sum(map(len, names)) < _MAX_PLAN_CHARS:
+                self._plans[names] = plan
+        return plan
+
+    def _place(self, plan: _Plan, record: Mapping[str, object]) -> _Placed:
+        at = _Placed()
+        at.step = at.number(plan.steps, record, 2**62)
+        at.rank = at.number(plan.ranks, record, _MAX_RANK)
+        at.device = at.number(plan.devices, record, _MAX_DEVICE)
+        at.entity = at.text(plan.entities, record)
+        at.label = at.text(plan.labels, record)
+        if at.label is not None:
+            at.used.update(name for name in plan.labels if record[name] == at.label)
+        for name in plan.times:
             moment = self._time(record[name])
             if moment is not None:
-                columns.used.add(name)
-                columns.ts_ns = columns.ts_ns or moment
-        for name in self._present(_ENTITY_COLUMNS, names):
-            value = record[name]
-            if isinstance(value, str) and columns.entity is None:
-                columns.entity = value[:_MAX_TEXT]
-        if "value" in names:
-            for name in self._present(_NAME_COLUMNS, names):
-                value = record[name]
-                if isinstance(value, str) and value.strip() and columns.name is None:
-                    columns.name = value[:_MAX_TEXT]
-                    columns.used.add(name)
-        return columns
-
-    @staticmethod
-    def _present(wanted: Iterable[str], names: Mapping[str, str]) -> list[str]:
-        return [names[name] for name in wanted if name in names]
-
-    def _first_number(
-        self, wanted: Iterable[str], record: Mapping[str, object], names: Mapping[str, str], used: set[str], most: int
-    ) -> int | None:
-        for name in self._present(wanted, names):
-            number = as_int(record[name], 0, most)
-            if number is None and isinstance(record[name], str):
-                number = as_int(parse_number(str(record[name])), 0, most)  # pandas writes integer columns as 3.0
-            if number is not None:
-                used.add(name)
-                return number
-        return None
+                at.used.add(name)
+                at.ts_ns = at.ts_ns or moment
+        return at
 
     def _time(self, value: object) -> int | None:
         if isinstance(value, str):
@@ -178,57 +233,25 @@ class MetricRows:
             self._zoned = zoned
         return ns if zoned == self._zoned else None  # one artifact has one clock
 
-    def _proc(self, rank: int | None, record: Mapping[str, object], names: Mapping[str, str], used: set[str]) -> int:
-        known: dict[str, int | str] = {}
-        for key in _PROCESS_NUMBERS:
-            number = as_int(record[names[key]], 0, _INT32_MAX) if key in names else None
+    def _proc(self, at: _Placed, plan: _Plan, record: Mapping[str, object]) -> int:
+        known: dict[str, int] = {}
+        for key, name in plan.process.items():
+            number = as_int(record[name], 0, _INT32_MAX)
             if number is not None:
                 known[key] = number
-                used.add(names[key])
-        for name in self._present(_HOST_COLUMNS, names):
-            value = record[name]
-            if isinstance(value, str) and value.strip():
-                known["host"] = value.strip()[:_MAX_TEXT]
-                used.add(name)
-        if rank not in self._numbers:
-            self._numbers[rank] = len(self._numbers)
-            if rank is not None:
-                self._sink.proc(self._numbers[rank], rank=rank, rank_origin="content", **known)  # type: ignore[arg-type]
-            elif known:
-                self._sink.proc(self._numbers[rank], **known)  # type: ignore[arg-type]
-        return self._numbers[rank]
-
-    def _values(self, name: str, value: object) -> list[tuple[str, float, str | None]]:
-        """(name, number, unit) of a value; none for texts."""
-        if isinstance(value, bool):
-            return [(name, float(value), "bool")]
-        if isinstance(value, list):
-            numbers = [as_float(item) for item in value[:16]]
-            return [
-                found
-                for index, number in enumerate(numbers)
-                if number is not None
-                for found in self._values(name if index == 0 else f"{name}/{index}", number)
-            ]
-        number = parse_number(value) if isinstance(value, str) else as_float(value)
-        if number is None:
-            size = parse_size(value) if isinstance(value, str) else None
-            return [] if size is None else [(name, float(size), "bytes")]
-        size_suffix = _SIZE_SUFFIX.fullmatch(name)
-        if size_suffix:
-            unit = parse_size("1" if size_suffix[2].lower() == "bytes" else f"1{size_suffix[2]}") or 1
-            return [(size_suffix[1], number * unit, "bytes")]
-        time_suffix = _TIME_SUFFIX.fullmatch(name)
-        return [(name, number, time_suffix[1].lower() if time_suffix else None)]
-
-    @staticmethod
-    def _metric_name(label: str, taken: set[str], record: Mapping[str, object]) -> str:
-        """Two columns of a record never share a name; the mean loss of a whole run (HF Trainer) is not a step's."""
-        name = canonical_metric(label)
-        if name in taken or (name == "loss" and label == "train_loss" and "train_runtime" in record):
-            name = label
-        taken.add(name)
-        return name
+                at.used.add(name)
+        host = at.text(plan.hosts, record)
+        if host is not None:
+            at.used.update(plan.hosts)
+        if at.rank not in self._numbers:
+            if len(self._numbers) >= _MAX_PROCESSES:
+                return 0
+            self._numbers[at.rank] = len(self._numbers)
+            origin = "none" if at.rank is None else "content"
+            if known or host or at.rank is not None:
+                number = self._numbers[at.rank]
+                self._sink.proc(number, rank=at.rank, rank_origin=origin, host=host, **known)  # type: ignore[arg-type]
+        return self._numbers[at.rank]
 
     def _note_text(self, line: int, name: str, value: str) -> None:
         self._n_texts += 1
@@ -246,3 +269,21 @@ class MetricRows:
             if few or (name, value) not in told:
                 told.add((name, value))
                 self._sink.fact(name[:_MAX_TEXT], masked_value(name, value)[:_MAX_TEXT], scope="option", line=line)
+
+
+def _values(name: str, column: _Column, value: object) -> list[tuple[str, float, str | None]]:
+    """(name, number, unit) of a value; none for texts."""
+    if isinstance(value, bool):
+        return [(column.name, float(value), "bool")]
+    if isinstance(value, list):
+        numbers = [(index, as_float(item)) for index, item in enumerate(value[:_MAX_LIST])]
+        return [
+            (f"{name}/{index}" if index else column.name, number * column.factor, column.unit)
+            for index, number in numbers
+            if number is not None
+        ]
+    number = parse_number(value) if isinstance(value, str) else as_float(value)
+    if number is not None:
+        return [(column.name, number * column.factor, column.unit)]
+    size = parse_size(value) if isinstance(value, str) else None
+    return [] if size is None else [(column.name, float(size), "bytes")]

@@ -65,12 +65,36 @@ class SampleRows:
     def __init__(self, sink: Sink, source: str) -> None:
         self._sink = sink
         self._source = source
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[tuple[Any, ...]] = []
         self.count = 0
 
-    def add(self, name: str, value: float, **known: Any) -> None:
-        """One sample; `known` are other columns of the table: step, ts_ns, line, entity, device, unit, proc, source."""
-        row = {"row": self.count, "proc": 0, "source": self._source, "name": name[:_MAX_NAME], "value": value, **known}
+    def add(
+        self,
+        name: str,
+        value: float,
+        *,
+        step: int | None = None,
+        ts_ns: int | None = None,
+        line: int | None = None,
+        entity: str | None = None,
+        device: int | None = None,
+        unit: str | None = None,
+        proc: int = 0,
+        source: str | None = None,
+    ) -> None:
+        row = (
+            self.count,
+            proc,
+            step,
+            ts_ns,
+            line,
+            source or self._source,
+            name[:_MAX_NAME],
+            entity,
+            device,
+            unit,
+            value,
+        )
         self._rows.append(row)
         self.count += 1
         if len(self._rows) >= _BATCH_ROWS:
@@ -79,6 +103,9 @@ class SampleRows:
     def flush(self) -> None:
         if not self._rows:
             return
-        columns = {name: [row.get(name) for row in self._rows] for name in _COLUMNS}
-        self._sink.emit("sample", pa.table(columns, schema=_SCHEMA))
+        columns = [
+            pa.array(column, kind)
+            for column, kind in zip(zip(*self._rows, strict=True), _COLUMNS.values(), strict=True)
+        ]
+        self._sink.emit("sample", pa.Table.from_arrays(columns, schema=_SCHEMA))
         self._rows = []

@@ -81,6 +81,8 @@ def _is_numeric(value: object) -> bool:
 
 
 def _flat(record: dict[str, object]) -> list[tuple[str, object]]:
+    if not any(isinstance(value, dict) for value in record.values()):
+        return list(record.items())
     return list(flatten(record, "/", max_depth=2))
 
 
