@@ -1,0 +1,124 @@
+"""The command as users type it: what it prints, what it writes, how it exits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import ROOT
+
+STEP_217 = ROOT / "fixtures" / "step-217" / "artifacts"
+HEALTHY = ROOT / "fixtures" / "step-217-healthy" / "artifacts"
+
+
+def forensics(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "forensics.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def analyzed(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    folder = tmp_path_factory.mktemp("cli")
+    return forensics("analyze", STEP_217, cwd=folder), folder
+
+
+def test_analyze_writes_its_three_files_beside_where_it_was_called(
+    analyzed: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    _, folder = analyzed
+    written = {p.name for p in (folder / "artifacts.forensics").iterdir() if p.is_file()}
+    assert written == {"report.html", "report.json", "case.duckdb"}
+
+
+def test_a_failed_job_exits_with_1_and_prints_the_verdict_in_a_few_lines(
+    analyzed: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    result, _ = analyzed
+    assert result.returncode == 1
+    assert result.stderr == ""  # no progress bar where nobody watches
+    assert "aten::log" in result.stdout and "step 217" in result.stdout
+    assert len(result.stdout.splitlines()) < 40
+
+
+def test_a_healthy_job_exits_with_0(tmp_path: Path) -> None:
+    result = forensics("analyze", HEALTHY, "--out", tmp_path / "out", "--quiet")
+    assert (result.returncode, result.stdout) == (0, "")
+    verdict = json.loads((tmp_path / "out" / "report.json").read_bytes())["verdict"]
+    assert verdict["status"] == "healthy" and verdict["root_causes"] == []
+
+
+def test_fail_on_never_exits_with_0_on_a_failed_job(tmp_path: Path) -> None:
+    result = forensics("analyze", STEP_217, "--out", tmp_path / "out", "--fail-on", "never", "--quiet")
+    assert result.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("analyze", "/no/such/folder"),
+        ("analyze",),
+        ("analyze", ".", "--fail-on", "sometimes"),
+        ("nosuchcommand",),
+        ("query", "/no/such/case", "SELECT 1"),
+        ("rules", "explain", "no-such-rule"),
+    ],
+)
+def test_usage_errors_exit_with_2_and_without_a_traceback(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    result = forensics(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr and "Traceback" not in result.stdout
+    assert (result.stderr + result.stdout).strip()
+
+
+def test_the_verdict_can_be_had_as_markdown(tmp_path: Path) -> None:
+    result = forensics("analyze", STEP_217, "--out", tmp_path / "out", "--format", "markdown")
+    assert result.stdout.lstrip().startswith("#") and "numerics-nan-provenance" in result.stdout
+
+
+def test_query_answers_in_a_table_csv_and_json(analyzed: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    case = analyzed[1] / "artifacts.forensics"
+    sql = "SELECT rule, rank FROM finding WHERE explained_by IS NULL ORDER BY id"
+    assert "numerics-nan-provenance" in forensics("query", case, sql).stdout
+    assert forensics("query", case, sql, "--format", "csv").stdout.splitlines()[0] == "rule,rank"
+    lines = forensics("query", case, sql, "--format", "json").stdout.splitlines()
+    assert {"rule": "numerics-nan-provenance", "rank": 1} in [json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("sql", ["DROP TABLE finding", "SELECT * FROM read_csv('/etc/passwd')", "SELECT nonsense"])
+def test_query_can_only_read_the_case(analyzed: tuple[subprocess.CompletedProcess[str], Path], sql: str) -> None:
+    result = forensics("query", analyzed[1] / "artifacts.forensics", sql)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+
+
+def test_rules_and_formats_are_listed_from_their_own_files() -> None:
+    listed = forensics("rules", "list").stdout
+    assert "memory-fragmentation" in listed and "needs memory_segment, memory_event.oom" in listed
+    assert "kineto" in forensics("formats").stdout
+    explained = forensics("rules", "explain", "memory-fragmentation").stdout
+    assert "Cannot prove:" in explained and "min_free_ratio" in explained and "SELECT" in explained
+
+
+def test_rules_new_writes_a_rule_whose_files_load(tmp_path: Path) -> None:
+    result = forensics("rules", "new", "memory-example", "--folder", tmp_path / "rules")
+    assert result.returncode == 0
+    listed = forensics("rules", "list", "--rules", tmp_path / "rules").stdout
+    assert "memory-example" in listed
+    assert forensics("rules", "new", "memory-example", "--folder", tmp_path / "rules").returncode == 2
+
+
+def test_thresholds_come_from_a_configuration_file(tmp_path: Path) -> None:
+    config = tmp_path / "site.toml"
+    config.write_text('[thresholds."no-such-rule"]\nx = 1\n')
+    result = forensics("analyze", HEALTHY, "--out", tmp_path / "out", "--config", config)
+    assert result.returncode == 2 and "no-such-rule" in result.stderr
+
+
+def test_what_the_readme_names_exists() -> None:
+    readme = (ROOT / "README.md").read_text()
+    help_text = forensics("--help").stdout
+    for command in ("analyze", "query", "rules", "formats"):
+        assert f"forensics {command}" in readme and command in help_text
