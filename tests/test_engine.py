@@ -1,0 +1,118 @@
+"""How rules are run: which variant, for which process, and what is said when none can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from forensics.case import create_case, open_for_rules
+from forensics.citations import Citations
+from forensics.engine import Judgement, judge
+from forensics.library import load_rule
+
+FRONT = """/*
+title = "t"
+severity = "high"
+proves = "p"
+cannot_prove = "c"
+message = "{who}{at_step}: {what}"
+fix = "do {what}"
+causes = [{ state = "rank-failed" }]
+[thresholds.limit]
+value = 2
+unit = "rows"
+why = "a test"
+[variant.weak]
+needs = ["log_event"]
+strength = "indication"
+[variant.sound]
+needs = ["tensor", "node"]
+strength = "proof"
+*/
+-- variant: weak
+SELECT 0 AS artifact_id, p.id AS proc_id, 'weak' AS what FROM proc AS p ORDER BY p.id;
+-- variant: sound
+SELECT 0 AS artifact_id, p.id AS proc_id, 5 AS step, 'sound' AS what FROM proc AS p WHERE p.id >= $limit ORDER BY p.id;
+"""
+
+
+def run(tmp_path: Path, coverage: list[tuple[int | None, str, bool]], rule: str = FRONT, procs: int = 3) -> Judgement:
+    path = tmp_path / "case.duckdb"
+    con = create_case(path)
+    con.execute("INSERT INTO artifact (id, path, sha256, bytes, quality, clock) VALUES (0, 'a.log', '', 0, 'complete', 'none')")
+    for number in range(procs):
+        con.execute("INSERT INTO proc (id, attempt, rank, rank_origin) VALUES (?, 0, ?, 'content')", [number, number])
+    for proc, capability, complete in coverage:
+        con.execute("INSERT INTO coverage VALUES (0, ?, ?, NULL, NULL, ?, 1, 1)", [proc, capability, complete])
+    con.close()
+    file = tmp_path / "rules" / "memory" / "thing.sql"
+    file.parent.mkdir(parents=True)
+    file.write_text(rule)
+    opened = open_for_rules(path)
+    try:
+        return judge(opened, [load_rule(file)], [], Citations(opened, []))
+    finally:
+        opened.close()
+
+
+def test_each_process_is_judged_by_the_strongest_variant_that_its_evidence_allows(tmp_path: Path) -> None:
+    sound = [(2, "tensor", True), (2, "node", True)]
+    judgement = run(tmp_path, [(0, "log_event", True), (2, "log_event", True), *sound])
+    assert [(r.proc_id, r.variant, r.outcome) for r in judgement.runs] == [
+        (0, "weak", "found"),
+        (1, None, "not-run"),
+        (2, "sound", "found"),
+    ]
+    assert [f.message for f in judgement.findings] == ["Rank 2 at step 5: sound", "Rank 0: weak"]
+    assert judgement.runs[1].missing == "tensor"
+    assert judgement.findings[0].fix == "do sound"
+
+
+def test_a_stronger_variant_that_found_nothing_on_a_whole_record_settles_the_question(tmp_path: Path) -> None:
+    coverage = [(0, "log_event", True), (0, "tensor", True), (0, "node", True)]
+    (first, *_) = run(tmp_path, coverage, procs=1).runs
+    assert (first.variant, first.outcome) == ("sound", "nothing-found")
+
+
+def test_on_an_incomplete_record_the_weaker_variant_is_asked_too(tmp_path: Path) -> None:
+    coverage = [(0, "log_event", True), (0, "tensor", False), (0, "node", True)]
+    (first, *_) = run(tmp_path, coverage, procs=1).runs
+    assert (first.variant, first.outcome) == ("weak", "found")
+
+
+def test_evidence_of_the_job_counts_for_every_process(tmp_path: Path) -> None:
+    judgement = run(tmp_path, [(None, "log_event", True)])
+    assert [r.outcome for r in judgement.runs] == ["found"] * 3
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("SELECT 1 AS artifact_id, nonsense ORDER BY 1", "nonsense"),
+        ("SELECT 0 AS proc_id, 'x' AS other ORDER BY 1", "what"),
+        ("SELECT 0 AS proc_id, 'x' AS what, 'fatal' AS severity ORDER BY 1", "severity"),
+        ("SELECT content AS what, 0 AS proc_id FROM read_text('/etc/hostname') ORDER BY 1", "disabled"),
+    ],
+)
+def test_a_rule_that_fails_is_recorded_with_its_reason(tmp_path: Path, sql: str, reason: str) -> None:
+    rule = FRONT[: FRONT.index("-- variant: weak")] + f"-- variant: weak\n{sql};\n-- variant: sound\n{sql};\n"
+    judgement = run(tmp_path, [(0, "log_event", True)], rule, procs=1)
+    assert [r.outcome for r in judgement.runs] == ["failed"]
+    assert reason in judgement.runs[0].reason
+    assert judgement.findings == []
+
+
+def test_a_message_cannot_reach_into_objects(tmp_path: Path) -> None:
+    rule = FRONT.replace("{who}{at_step}: {what}", "{what.__class__}")
+    judgement = run(tmp_path, [(0, "log_event", True)], rule, procs=1)
+    assert judgement.runs[0].outcome == "failed"
+
+
+def test_citations_of_unknown_artifacts_are_left_out(tmp_path: Path) -> None:
+    con: duckdb.DuckDBPyConnection = create_case(tmp_path / "c.duckdb")
+    places: list[dict[str, Any]] = [{"artifact_id": 7, "row": 1}, {"artifact_id": None}, {}]
+    assert [Citations(con, []).cite(place) for place in places] == [None, None, None]
+    con.close()
