@@ -179,7 +179,7 @@ def test_the_wide_table_and_its_slices_are_read(tmp_path: Path) -> None:
     assert values(sink)[(0, "memory.used")] == 40536 * 2**20
     assert values(sink)[(0, "power.limit")] == 700.0
     slices = [(row["entity"], row["name"], row["value"]) for row in sink.rows("sample") if row["entity"]]
-    assert slices == [("MIG 7/0/0", "memory.used", 11 * 2**20), ("MIG 7/0/0", "memory.total", 9856 * 2**20)]
+    assert slices == [("MIG 7/0/0", "mig.memory.used", 11 * 2**20), ("MIG 7/0/0", "mig.memory.total", 9856 * 2**20)]
     assert facts(sink)["processes"] == "none"
     assert facts(sink)["note"] == "$ nvidia-smi   # after the crash"
     (line,) = [f["line"] for f in sink.facts if f["key"] == "processes"]
@@ -193,6 +193,7 @@ def test_a_loop_prints_one_table_after_another(tmp_path: Path) -> None:
     assert used == [(1553252649000000000, 16107.0 * 2**20), (1553252654000000000, 1.0 * 2**20)]
     assert [f["key"] for f in sink.facts].count("driver_version") == 1
     (device, _) = sink.coverage
+    assert device["job"]
     assert (device["from_ns"], device["to_ns"]) == (1553252649000000000, 1553252654000000000)
 
 

@@ -103,12 +103,12 @@ class DeviceSamples:
         self._sink.fact(key, value, scope=scope, line=line, number=number)
 
     def finish(self, *, n_read: int, complete: bool) -> None:
-        """Emits what is left, with clock (nvidia-smi prints local times) and coverage."""
+        """Emits what is left, with clock (nvidia-smi prints local times) and coverage: devices are of the whole job."""
         self._rows.flush()
         if self._first_ns is not None:
             self._sink.clock("local")
         span = {"from_ns": self._first_ns, "to_ns": self._last_ns}
         if self.count:
-            self._sink.cover("sample.device", complete=complete, n_read=n_read, n_kept=self.count, **span)
+            self._sink.cover("sample.device", job=True, complete=complete, n_read=n_read, n_kept=self.count, **span)
         if self._n_facts:
-            self._sink.cover("fact", complete=complete, n_read=self._n_facts, n_kept=self._n_facts)
+            self._sink.cover("fact", job=True, complete=complete, n_read=self._n_facts, n_kept=self._n_facts)

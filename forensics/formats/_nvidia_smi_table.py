@@ -94,7 +94,7 @@ class TableText:
         memory = _MEMORY.search(cells[1]) if len(cells) > 1 else None
         if memory and len(ids) == 4 and all(word.isdecimal() and len(word) <= 4 for word in ids):
             entity, device = f"MIG {ids[1]}/{ids[2]}/{ids[3]}", int(ids[0])
-            for name, text in (("memory.used", memory[1]), ("memory.total", memory[2])):
+            for name, text in (("mig.memory.used", memory[1]), ("mig.memory.total", memory[2])):
                 self._samples.add(name, text, line=number, device=device, ts_ns=self.ts_ns, entity=entity)
 
     def _usage(self, left: list[str], left_text: str, middle: str, right: list[str], number: int) -> None:

@@ -80,7 +80,7 @@ def load(source: Source, sink: Sink) -> None:
     if samples.count:
         sink.cover("sample", complete=complete, n_read=n_rows + walk.n_lost, n_kept=n_rows)
     if n_facts:
-        sink.cover("fact", complete=complete, n_read=n_facts, n_kept=n_facts)
+        sink.cover("fact", job=True, complete=complete, n_read=n_facts, n_kept=n_facts)
 
 
 def _report_damage(sink: Sink, walk: JsonWalk, text: str, more: bool) -> None:
