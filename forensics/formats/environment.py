@@ -33,6 +33,7 @@ _NAMED_LOG = re.compile(r"(?:^|[_.\-])(?:log|logs|stdout|stderr|out|err|console)
 # Texts of logs, kernel messages, cluster events and dumps, whatever else stands beside them.
 _FOREIGN = re.compile(
     r"Traceback \(most recent call last\)|OOMKilled|oom-kill|Killed process|NVRM: Xid|slurmstepd|Evicted|BackOff"
+    r"|lastState:|exitCode:|[Cc]ontainerStatuses:"
     r"|# (?:HELP|TYPE) |NVSMI LOG|\| NVIDIA-SMI|^Thread 0x|Fatal Python error|\[__recompiles\]"
     r"|PyTorch CUDA memory summary",
     re.MULTILINE,
@@ -62,6 +63,7 @@ def recognise(head: Head) -> int:
     if text.lstrip().startswith("{"):
         return _rate_document(text, named)
     lines = [line for line in head_lines(text, whole=head.whole)[:_LOOK_AT_LINES] if line.strip()]
+    named = named or name.endswith((".yaml", ".yml"))
     rate = _rate_lines(lines, named) if lines else 0
     collected = text.lstrip().startswith(("Collecting environment information", "PyTorch version:"))
     if collected and (named or rate >= 60):  # logs of jobs may begin with such a report
@@ -94,8 +96,8 @@ def _is_lines(text: str, walk: JsonWalk) -> bool:
 def _rate_lines(lines: list[str], named: bool) -> int:
     if any(line.startswith(("#SBATCH ", "#PBS ", "#BSUB ")) for line in lines):
         return 60
-    if looks_like_yaml(lines):
-        return 40 if named else 30
+    if looks_like_yaml(lines):  # a policy may name what logs report: above the log's own certainty
+        return 50 if named else 30
     reader = SettingLines()
     found = [setting for number, line in enumerate(lines, start=1) for setting in reader.read(line, number)]
     typed = [setting for setting in found if setting.scope != "note"]
