@@ -107,8 +107,16 @@ class DeviceSamples:
         self._rows.flush()
         if self._first_ns is not None:
             self._sink.clock("local")
-        span = {"from_ns": self._first_ns, "to_ns": self._last_ns}
+        first, last = self._first_ns, self._last_ns
         if self.count:
-            self._sink.cover("sample.device", job=True, complete=complete, n_read=n_read, n_kept=self.count, **span)
+            self._sink.cover(
+                "sample.device",
+                job=True,
+                complete=complete,
+                n_read=n_read,
+                n_kept=self.count,
+                from_ns=first,
+                to_ns=last,
+            )
         if self._n_facts:
             self._sink.cover("fact", job=True, complete=complete, n_read=self._n_facts, n_kept=self._n_facts)

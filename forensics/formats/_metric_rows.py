@@ -250,7 +250,7 @@ class MetricRows:
             origin = "none" if at.rank is None else "content"
             if known or host or at.rank is not None:
                 number = self._numbers[at.rank]
-                self._sink.proc(number, rank=at.rank, rank_origin=origin, host=host, **known)  # type: ignore[arg-type]
+                self._sink.proc(number, rank=at.rank, rank_origin=origin, host=host, **known)
         return self._numbers[at.rank]
 
     def _note_text(self, line: int, name: str, value: str) -> None:
