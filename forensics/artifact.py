@@ -13,8 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import lzma
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -22,6 +21,7 @@ from typing import Any, BinaryIO, Protocol
 import pyarrow as pa
 
 HEAD_BYTES = 64 * 1024
+_XZ_MEMORY = 1 << 30  # the largest preset needs 65 MiB
 
 
 @dataclass(frozen=True)
@@ -73,19 +73,11 @@ class _Decompressed(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             data = self._reader.read(len(buffer))
-        except (EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, RuntimeError) as error:
-            self._note(error)
-            return 0
-        except Exception as error:  # isal and zstandard raise types of their own, all derived from Exception only
-            if type(error).__module__.split(".")[0] not in {"isal", "zstandard", "isal_zlib", "zstd"}:
-                raise
-            self._note(error)
+        except Exception as error:  # isal, zstandard and lzma each raise types of their own
+            self._source.damage = f"compressed data ends early or is damaged ({error})"
             return 0
         buffer[: len(data)] = data
         return len(data)
-
-    def _note(self, error: Exception) -> None:
-        self._source.damage = f"compressed data ends early or is damaged ({error})"
 
     def close(self) -> None:
         self._file.close()
@@ -94,16 +86,49 @@ class _Decompressed(io.RawIOBase):
 
 def _reader_for(magic: bytes, file: BinaryIO) -> Any:
     if magic.startswith(b"\x1f\x8b"):
-        from isal import igzip
+        from isal import isal_zlib
 
-        return igzip.IGzipFile(fileobj=file, mode="rb")  # type: ignore[no-untyped-call]
+        return _Members(file, lambda: isal_zlib.decompressobj(31))  # 31: gzip header and checksum
     if magic.startswith(b"\x28\xb5\x2f\xfd"):
         import zstandard
 
-        return zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+        return _Members(file, lambda: zstandard.ZstdDecompressor().decompressobj())
     if magic.startswith(b"\xfd7zXZ\x00"):
-        return lzma.LZMAFile(file)
+        return _Members(file, lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY))
     return file
+
+
+class _Members:
+    """Concatenated gzip members, zstd frames or xz streams, decompressed as far as they go; EOFError where one is cut.
+
+    Unlike the libraries' file objects it hands over what was decompressed before the damage, to the last byte.
+    """
+
+    def __init__(self, file: BinaryIO, start: Callable[[], Any]) -> None:
+        self._file, self._start = file, start
+        self._decoder = start()
+        self._pending = b""
+        self._ready = b""
+        self._used = False  # the current member has got data
+
+    def read(self, size: int) -> bytes:
+        while not self._ready:
+            chunk = self._pending or self._file.read(1 << 16)
+            self._pending = b""
+            if not chunk:
+                if self._used and not self._decoder.eof:
+                    raise EOFError("ended before the end-of-stream marker was reached")
+                return b""
+            if self._decoder.eof:
+                if not chunk.strip(b"\0"):  # padding between and after streams
+                    continue
+                self._decoder, self._used = self._start(), False
+            self._used = True
+            self._ready = self._decoder.decompress(chunk)
+            if self._decoder.eof:
+                self._pending = self._decoder.unused_data
+        data, self._ready = self._ready[:size], self._ready[size:]
+        return data
 
 
 @dataclass(frozen=True)

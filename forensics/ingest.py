@@ -27,6 +27,18 @@ from forensics.states import CAPABILITIES, QUALITIES
 _SMALL_ROWS = 20_000  # batches below this are gathered into one file per table
 
 
+_WIDTH = {"pid": 63, "start_ns": 63, "end_ns": 63}  # bits of proc's wide columns; the others are INTEGER
+
+
+def _storable(value: Any, bits: int = 63) -> Any:
+    """The value as the case can hold it: no lone surrogates in texts, None for integers that its column cannot hold."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, int) and not -(1 << bits) <= value < 1 << bits:
+        return None
+    return value
+
+
 @dataclass
 class Loaded:
     """One artifact after ingest: its cache entry (None when nothing was loaded) and what was said about it."""
@@ -71,18 +83,21 @@ class _ParquetSink:
 
     def proc(self, number: int = 0, **known: Any) -> None:
         entry = self.procs.setdefault(str(number), {})
-        entry.update({key: value for key, value in known.items() if value is not None and value != "none"})
+        kept = {key: _storable(value, _WIDTH.get(key, 31)) for key, value in known.items() if value != "none"}
+        entry.update({key: value for key, value in kept.items() if value is not None})
 
     def cover(self, capability: str, **known: Any) -> None:
         if capability not in CAPABILITIES:
             raise ValueError(f"{capability}: not in states.CAPABILITIES")
-        self.coverage.append({"capability": capability, **known})
+        self.coverage.append({"capability": capability, **{key: _storable(value) for key, value in known.items()}})
 
     def warn(self, code: str, message: str, hides: str, *, byte: int | None = None, line: int | None = None) -> None:
-        self.warnings.append({"code": code, "message": message[:2000], "hides": hides, "byte": byte, "line": line})
+        place = {"byte": _storable(byte), "line": _storable(line)}
+        self.warnings.append({"code": code, "message": _storable(message[:2000]), "hides": _storable(hides), **place})
 
     def fact(self, key: str, value: str, **known: Any) -> None:
-        self.facts.append({"key": key[:500], "value": value[:10_000], **known})
+        kept = {name: _storable(value) for name, value in known.items()}
+        self.facts.append({"key": _storable(key[:500]), "value": _storable(value[:10_000]), **kept})
 
     def clock(self, kind: str, *, error_ns: int | None = None) -> None:
         self.state["clock"], self.state["clock_error_ns"] = kind, error_ns

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import os
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from forensics import discovery
 from forensics.discovery import discover, hints_from_name
 from forensics.errors import ForensicsError
+from forensics.ingest import _ParquetSink
 
 
 @pytest.mark.parametrize(
@@ -108,15 +111,43 @@ def test_a_truncated_archive_gives_the_members_before_the_cut(tmp_path: Path) ->
     assert "cut.tar!a.log" in names and "cut.tar" in names
 
 
-def test_compressed_content_that_ends_early_is_read_to_the_damage(tmp_path: Path) -> None:
-    lines = b"".join(b"line %d %d\n" % (n, n * 7919 % 1013) for n in range(50_000))
-    data = gzip.compress(lines)
-    (tmp_path / "a.log.gz").write_bytes(data[: len(data) // 2])
-    source = discover(tmp_path / "a.log.gz", tmp_path / "work")[0].source
+LINES = b"".join(b"line %d %d\n" % (n, n * 7919 % 1013) for n in range(20_000))
+PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.ZstdCompressor().compress}
+
+
+def read_all(tmp_path: Path, data: bytes) -> tuple[bytes, str | None]:
+    (tmp_path / "a.log").write_bytes(data)
+    source = discover(tmp_path / "a.log", tmp_path / "work")[0].source
     with source.open() as stream:
-        read = stream.read()
-    assert lines.startswith(read) and len(read) > 10_000
-    assert source.damage is not None and "ends early" in source.damage
+        return stream.read(), source.damage
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_compressed_content_is_read_whole_also_where_it_is_concatenated(tmp_path: Path, packer: str) -> None:
+    pack = PACKERS[packer]
+    assert read_all(tmp_path, pack(LINES)) == (LINES, None)
+    assert read_all(tmp_path, pack(LINES) + pack(b"more\n")) == (LINES + b"more\n", None)
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.95])
+def test_compressed_content_that_ends_early_is_read_to_the_damage(tmp_path: Path, packer: str, kept: float) -> None:
+    data = PACKERS[packer](LINES)
+    read, damage = read_all(tmp_path, data[: int(len(data) * kept)])
+    assert LINES.startswith(read)
+    assert damage is not None and "ends early" in damage
+    if packer == "gz":  # zstd and xz decompress in blocks that may be larger than this text
+        assert len(read) > len(LINES) * (kept - 0.1)
+
+
+def test_what_a_loader_says_is_made_storable(tmp_path: Path) -> None:
+    sink = _ParquetSink(tmp_path)
+    sink.proc(0, rank=2**40, pid=2**40, host="a\ud800b")
+    sink.fact("k\udfff", "v", scope="note", line=2**70)
+    sink.warn("c", "m\ud800", "h", byte=2**70)
+    meta = sink.finish()
+    assert meta["procs"] == {"0": {"pid": 2**40, "host": "a?b"}}
+    assert meta["facts"][0]["line"] is None and meta["warnings"][0]["byte"] is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from forensics.artifact import Source
 from forensics.formats._lenient_json import JsonError, JsonWalk, as_float, as_int, flatten, parse_json
-from forensics.formats._secrets import is_secret, masked_text
+from forensics.redact import is_secret, masked_text
 from forensics.formats._text_lines import LineCounter, clean_text, decode_text, numbered_lines
 
 

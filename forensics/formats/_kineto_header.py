@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from forensics.artifact import Sink
 from forensics.formats._json_repair import mend_header
-from forensics.formats._secrets import masked_value
+from forensics.redact import masked_value
 
 BASE_STEP_NS = 7_889_238 * 10**9  # base times are multiples of three months
 _EPOCH_NS = 10**18  # 2001: times from here on are absolute without a base

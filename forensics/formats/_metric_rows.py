@@ -24,7 +24,7 @@ from forensics.artifact import Sink
 from forensics.formats._lenient_json import as_float, as_int
 from forensics.formats._quantities import epoch_ns, parse_number, parse_size, parse_time
 from forensics.formats._samples import SampleRows, canonical_metric, folded
-from forensics.formats._secrets import masked_value
+from forensics.redact import masked_value
 
 STEP_COLUMNS = ("step", "global_step", "_step", "iteration", "iter", "train/global_step", "trainer/global_step")
 TIME_COLUMNS = ("time", "timestamp", "_timestamp", "ts", "datetime", "date", "wall_time", "ts_ns", "@timestamp")

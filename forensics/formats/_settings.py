@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from forensics.artifact import Sink
 from forensics.formats._lenient_json import as_int
 from forensics.formats._quantities import parse_quantity, parse_size
-from forensics.formats._secrets import masked_text, masked_value
 from forensics.formats._text_lines import clean_text
+from forensics.redact import masked_text, masked_value
 
 _MAX_FACTS = 20_000
 _MAX_KEY = 500

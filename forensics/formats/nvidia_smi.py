@@ -13,8 +13,8 @@ from forensics.formats._device_fields import DeviceSamples
 from forensics.formats._nvidia_smi_query import QueryText, is_device_heading
 from forensics.formats._nvidia_smi_table import TableText
 from forensics.formats._quantities import parse_time
-from forensics.formats._secrets import masked_text
 from forensics.formats._text_lines import decode_text, head_lines, numbered_lines, without_ansi
+from forensics.redact import masked_text
 
 VERSION = 1
 TITLE = "nvidia-smi: table, -q, errors"

@@ -41,8 +41,8 @@ from forensics.artifact import Frame, Head, Sink, Source, Stacks
 from forensics.errors import ArtifactError
 from forensics.formats._lenient_json import JsonError, as_float, as_int, parse_json
 from forensics.formats._quantities import parse_number
-from forensics.formats._secrets import masked_value
 from forensics.formats._text_lines import BadLines, decode_text, numbered_lines
+from forensics.redact import masked_value
 
 VERSION = 1
 TITLE = "Statistics of tensors (forensics.tensor_stats)"

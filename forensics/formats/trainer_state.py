@@ -15,8 +15,8 @@ from forensics.errors import ArtifactError
 from forensics.formats._lenient_json import JsonWalk, Path, as_float, as_int, flatten
 from forensics.formats._quantities import parse_number
 from forensics.formats._samples import SampleRows, canonical_metric
-from forensics.formats._secrets import masked_value
 from forensics.formats._text_lines import LineCounter, decode_text, read_text
+from forensics.redact import masked_value
 
 VERSION = 1
 TITLE = "Hugging Face Trainer state (trainer_state.json)"
