@@ -187,19 +187,20 @@ class _Walker:
     def salvage(self, error: ArtifactError) -> Pickled:
         """What was built before the error: unfinished containers are placed where they were about to go."""
         levels = [*self.levels, self.stack]
+        owners = [type(level[-1]) if level else None for level in ([], *self.levels)]
+        while self.stack and type(self.stack[-1]) is int and owners[-1] is not list:
+            self.stack.pop()  # perhaps of a tuple that is not whole
         inner: list[Any] = []
-        for index in range(len(levels) - 1, -1, -1):
-            level = levels[index]
+        for level, owner in zip(reversed(levels), reversed(owners), strict=True):
             if level and inner:
                 self._place_what_fits(level[-1], inner)
-            owner = levels[index - 1][-1] if index and levels[index - 1] else None
-            self._fold(level, type(owner))
+            self._fold(level, owner)
             inner = level
         if not inner or error.byte is None:
             raise error
         return Pickled(inner[0], error.byte, error)
 
-    def _fold(self, level: list[Any], owner: type) -> None:
+    def _fold(self, level: list[Any], owner: type | None) -> None:
         """Places what lies on top of the unfinished value of a level into that value.
 
         Which value is unfinished follows from its owner: a dict takes key, value, key, value; a list takes items that
