@@ -47,14 +47,17 @@ class _Coverage:
     """Which processes have which capability; None stands for evidence of the job as a whole."""
 
     procs: Mapping[str, set[int | None]]
-    complete: set[tuple[str, int | None]]
+    complete_to: Mapping[tuple[str, int | None], int]  # end of a complete record, ns
+    latest: int | None  # end of all evidence, ns
 
     def missing(self, need: str, proc: int | None) -> bool:
         held = self.procs.get(need) or self.procs.get(need.partition(":")[0], set())
         return not (held and (proc is None or proc in held or None in held))
 
-    def is_complete(self, need: str, proc: int | None) -> bool:
-        return (need, proc) in self.complete or (need, None) in self.complete
+    def reaches_the_end(self, need: str, proc: int | None) -> bool:
+        """Whether the record is complete up to the last time that any evidence of the case has."""
+        end = max(self.complete_to.get((need, proc), -1), self.complete_to.get((need, None), -1))
+        return self.latest is not None and end >= self.latest
 
 
 class _Question:
@@ -102,12 +105,13 @@ def judge(
 
 def _read_coverage(con: duckdb.DuckDBPyConnection) -> _Coverage:
     procs: dict[str, set[int | None]] = {}
-    complete = set()
-    for capability, proc, whole in con.execute("SELECT capability, proc_id, complete FROM coverage").fetchall():
+    complete_to: dict[tuple[str, int | None], int] = {}
+    rows = con.execute("SELECT capability, proc_id, complete, to_ns FROM coverage").fetchall()
+    for capability, proc, complete, to_ns in rows:
         procs.setdefault(capability, set()).add(proc)
-        if whole:
-            complete.add((capability, proc))
-    return _Coverage(procs, complete)
+        if complete and to_ns is not None:
+            complete_to[capability, proc] = max(to_ns, complete_to.get((capability, proc), to_ns))
+    return _Coverage(procs, complete_to, max((row[3] for row in rows if row[3] is not None), default=None))
 
 
 class _Bench:
@@ -160,8 +164,9 @@ class _Bench:
         runs: dict[int | None, RuleRun] = {}
         for proc in able:
             n = len(findings) if proc is None else sum(f.proc_id == proc for f in findings)
-            # A complete record that shows nothing settles the question; weaker evidence is not asked again.
-            conclusive = all(self._coverage.is_complete(need, proc) for need in variant.needs)
+            # Proof that is whole to the end and shows nothing settles the question: weaker evidence is not asked.
+            whole = all(self._coverage.reaches_the_end(need, proc) for need in variant.needs)
+            conclusive = variant.strength == "proof" and whole
             reason = f"judged by {', '.join(variant.needs)}"
             runs[proc] = RuleRun(
                 rule.id, variant.name, proc, "found" if n else "nothing-found", reason, None, n, conclusive

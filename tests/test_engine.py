@@ -39,14 +39,15 @@ SELECT 0 AS artifact_id, p.id AS proc_id, 5 AS step, 'sound' AS what FROM proc A
 """
 
 
-def run(tmp_path: Path, coverage: list[tuple[int | None, str, bool]], rule: str = FRONT, procs: int = 3) -> Judgement:
+def run(tmp_path: Path, coverage: list[tuple[int | None, str, bool]], rule: str = FRONT, procs: int = 3, then: str = "SELECT 1") -> Judgement:
     path = tmp_path / "case.duckdb"
     con = create_case(path)
     con.execute("INSERT INTO artifact (id, path, sha256, bytes, quality, clock) VALUES (0, 'a.log', '', 0, 'complete', 'none')")
     for number in range(procs):
         con.execute("INSERT INTO proc (id, attempt, rank, rank_origin) VALUES (?, 0, ?, 'content')", [number, number])
     for proc, capability, complete in coverage:
-        con.execute("INSERT INTO coverage VALUES (0, ?, ?, NULL, NULL, ?, 1, 1)", [proc, capability, complete])
+        con.execute("INSERT INTO coverage VALUES (0, ?, ?, 1, 9, ?, 1, 1)", [proc, capability, complete])
+    con.execute(then)
     con.close()
     file = tmp_path / "rules" / "memory" / "thing.sql"
     file.parent.mkdir(parents=True)
@@ -80,6 +81,13 @@ def test_a_stronger_variant_that_found_nothing_on_a_whole_record_settles_the_que
 def test_on_an_incomplete_record_the_weaker_variant_is_asked_too(tmp_path: Path) -> None:
     coverage = [(0, "log_event", True), (0, "tensor", False), (0, "node", True)]
     (first, *_) = run(tmp_path, coverage, procs=1).runs
+    assert (first.variant, first.outcome) == ("weak", "found")
+
+
+def test_a_record_that_ends_before_the_other_evidence_settles_nothing(tmp_path: Path) -> None:
+    coverage = [(0, "log_event", True), (0, "tensor", True), (0, "node", True)]
+    later = "UPDATE coverage SET to_ns = 10 WHERE capability = 'log_event'"
+    (first, *_) = run(tmp_path, coverage, procs=1, then=later).runs
     assert (first.variant, first.outcome) == ("weak", "found")
 
 

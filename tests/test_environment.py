@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support import SHARED, MemorySink, load, needs_artifacts
 
-from forensics.artifact import Source
+from forensics.artifact import Head, Source
 from forensics.errors import ArtifactError
 from forensics.formats import environment
 
@@ -379,3 +379,13 @@ def test_real_option_files_and_exit_codes_are_read() -> None:
     ]
     assert len(healthy) >= 5
     assert all(load(environment, path).procs[0]["exit_code"] == 0 for path in healthy)
+
+
+def test_a_file_that_holds_nothing_but_an_exit_code_is_known_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "exit_code.txt"
+    path.write_text("137\n")
+    assert environment.recognise(Head("exit_code.txt", b"137\n", True)) > 0
+    assert environment.recognise(Head("count.txt", b"137\n", True)) == 0
+    sink = load(environment, path)
+    assert [(f["key"], f["number"], f["line"]) for f in sink.facts] == [("exit_code", 137.0, 1)]
+    assert sink.procs[0]["exit_code"] == 137

@@ -30,6 +30,9 @@ _NAMED_SETTINGS = re.compile(
     re.IGNORECASE,
 )
 _NAMED_LOG = re.compile(r"(?:^|[_.\-])(?:log|logs|stdout|stderr|out|err|console)(?:[_.\-0-9]|$)", re.IGNORECASE)
+# A job script's `echo $? > exit_code`: nothing but the number, so here the name has to say what it is.
+_NAMED_EXIT = re.compile(r"(?:^|[_.\-])(?:exit|return)[_.\-]?(?:code|status)", re.IGNORECASE)
+_BARE_NUMBER = re.compile(r"\s{0,20}(-?[0-9]{1,6})\s{0,20}")
 # Texts of logs, kernel messages, cluster events and dumps, whatever else stands beside them.
 _FOREIGN = re.compile(
     r"Traceback \(most recent call last\)|OOMKilled|oom-kill|Killed process|NVRM: Xid|slurmstepd|Evicted|BackOff"
@@ -59,6 +62,8 @@ def recognise(head: Head) -> int:
     if _FOREIGN.search(text) or _JSON_LIST.match(text):
         return 0
     name = head.name.rpartition("/")[2]
+    if head.whole and _NAMED_EXIT.search(name) and _BARE_NUMBER.fullmatch(text):
+        return 80
     named = bool(_NAMED_SETTINGS.search(name))
     if text.lstrip().startswith("{"):
         return _rate_document(text, named)
@@ -117,7 +122,11 @@ def load(source: Source, sink: Sink) -> None:
     facts = SettingFacts(sink)
     head = source.head()
     text = decode_text(head.data).lstrip("\ufeff")
-    if text.lstrip().startswith("{"):
+    bare = _BARE_NUMBER.fullmatch(text) if head.whole else None
+    if bare:
+        facts.add(Setting("exit_code", bare[1], "outcome", 1, float(bare[1])))
+        n_read, complete = 1, True
+    elif text.lstrip().startswith("{"):
         n_read, complete = _load_document(source, sink, facts)
     else:
         n_read, complete = _load_lines(source, facts, yaml=looks_like_yaml(head_lines(text, whole=head.whole)))

@@ -129,4 +129,6 @@ SELECT
     capacity_bytes
 FROM out_of_memory_text
 WHERE cached_bytes - private_pool_bytes >= $min_log_free_ratio * requested_bytes
+  -- Where other processes hold more than the cache, they are the first thing to ask about.
+  AND cached_bytes >= other_bytes
 ORDER BY ts_ns, artifact_id, row;

@@ -16,6 +16,11 @@ value = 0.1
 unit = "bytes of other processes / device capacity"
 why = "a CUDA context without data takes a few hundred MiB, below a tenth of the devices in use"
 
+[thresholds.max_cached_share]
+value = 0.1
+unit = "cached free bytes / bytes of other processes"
+why = "with ten times as much in other processes, emptying the cache would not have helped for long"
+
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
 strength = "strong"
@@ -70,7 +75,8 @@ SELECT
 FROM out_of_memory_text
 WHERE other_bytes >= $min_other_ratio * capacity_bytes
   AND other_bytes + free_bytes + coalesce(cached_bytes, 0) >= requested_bytes
-  AND coalesce(cached_bytes, 0) < requested_bytes
+  -- A cache that could have held the request is the first thing to ask about, unless it is small beside the others.
+  AND (coalesce(cached_bytes, 0) < requested_bytes OR coalesce(cached_bytes, 0) < $max_cached_share * other_bytes)
   AND allowed_bytes IS NULL
 ORDER BY ts_ns, artifact_id, row;
 -- variant: device
