@@ -9,6 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from operator import is_, itemgetter
 from typing import Any
@@ -170,7 +171,7 @@ class History:
     mapped: list[tuple[int, int]] = field(default_factory=list)  # address ranges obtained from the driver
     ooms: list[int | None] = field(default_factory=list)  # their times
 
-    @property
+    @cached_property
     def span(self) -> tuple[int | None, int | None]:
         known = [t for t in self.times if t is not None]
         return (min(known), max(known)) if known else (None, None)

@@ -6,7 +6,7 @@ No opcode that looks up, imports or calls anything is ever executed. Two readers
   look-ups closed. Some streams without any look-up still harm it, so the scan also refuses memo indices beyond what
   the size allows (it allocates up to the index), sizes beyond the end, and tuples of anything but two integers (hashing
   a deep or doubled tuple as a key overflows the stack or never ends).
-* Everything else is walked in Python, about thirty times slower, and what was built before damage is kept.
+* Everything else is walked in Python, about ten times slower, and what was built before damage is kept.
 
 Values can share parts: a list of lists of lists can denote far more than fits in memory. Never walk a value
 recursively; `shown` renders one safely.

@@ -115,11 +115,9 @@ def _drop_unfinished(snapshot: dict[str, Any]) -> None:
 
 def _warn_of_damage(sink: Sink, snapshot: dict[str, Any], error: ArtifactError, why: str) -> None:
     last = list(snapshot)[-1]
+    behind = {"segments": "segments", "device_traces": "events"}.get(last, "settings and annotations")
     missing = [k for k in ("segments", "device_traces") if k not in snapshot]
-    what = {"segments": "segments and all events behind the damage", "device_traces": "events behind the damage"}
-    hides = what.get(last, "settings and annotations behind the damage")
-    if missing:
-        hides += f"; {' and '.join(missing)} entirely"
+    hides = f"{behind} behind the damage" + "".join(f"; {key} entirely" for key in missing)
     code = "truncated" if isinstance(error, Truncated) else "damaged-pickle"
     sink.warn(code, f"{error}; what came before was kept, up to {last}. {why}".strip(), hides, byte=error.byte)
 
