@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -16,10 +17,11 @@ import pyarrow as pa
 from forensics.artifact import Frame, Head, Sink, Source, Stacks
 from forensics.errors import ArtifactError
 from forensics.formats._lenient_json import JsonError, JsonWalk, Path, as_int, decode_at
+from forensics.formats._log_catalogue import catalogue
 from forensics.formats._quantities import epoch_ns
 from forensics.formats._text_lines import decode_text, read_text
 
-VERSION = 1
+VERSION = 2
 TITLE = "torchelastic error file (error.json)"
 PROVIDES = ("log_event",)
 
@@ -111,25 +113,35 @@ def _emit(sink: Sink, error: _Error, text: str) -> None:
     frames, raised = _read_traceback(error.callstack)
     stacks = Stacks()
     stack = stacks.add(frames)
-    code = error.error_code
-    row = {
-        "row": [0],
-        "ts_ns": pa.array([error.timestamp_ns], pa.int64()),
-        "line": [text.count("\n", 0, error.position) + 1],
-        "byte": [len(text[: error.position].encode())],
-        "source": ["torchrun"],
-        "level": ["error"],
-        "signature": ["torchelastic-error-file"],
-        "class": ["exception.unknown"],
-        "role": ["primary"],
-        "exception": pa.array([_exception_of(error.message) or raised], pa.string()),
-        "message": [(error.message or error.callstack)[:_MAX_MESSAGE]],
-        "stack_id": pa.array([stack], pa.uint64()),
-        "fields": [orjson.dumps({} if code is None else {"error_code": code}).decode()],
-    }
+    said = (error.message or error.callstack)[:_MAX_MESSAGE]
+    exception = _exception_of(error.message) or raised
+    more: dict[str, Any] = {} if error.error_code is None else {"error_code": error.error_code}
+    # What the message says is what a log with the same message would say.
+    named = [(m.name, m.cls, m.role, {**m.fields, **more}) for m in catalogue().match(said) if m.role != "noise"]
+    events = named or [("torchelastic-error-file", "exception.unknown", "primary", more)]
+    rows = [
+        {
+            "row": number,
+            "ts_ns": error.timestamp_ns,
+            "line": text.count("\n", 0, error.position) + 1,
+            "byte": len(text[: error.position].encode()),
+            "source": "torchrun",
+            "level": "error",
+            "signature": name,
+            "class": kind,
+            "role": role,
+            "exception": exception,
+            "message": said.removeprefix(f"{exception}: "),
+            "stack_id": stack,
+            "fields": orjson.dumps(fields).decode(),
+        }
+        for number, (name, kind, role, fields) in enumerate(events)
+    ]
     if stack is not None:
         sink.emit("stack", stacks.table())
-    sink.emit("log_event", pa.table(row))
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    columns["stack_id"] = pa.array(columns["stack_id"], pa.uint64())
+    sink.emit("log_event", pa.table(columns))
 
 
 def _read_traceback(callstack: str) -> tuple[list[Frame], str | None]:
