@@ -54,8 +54,8 @@ def test_the_error_becomes_one_event_with_its_stack(tmp_path: Path) -> None:
     row = event(sink)
     assert (row["source"], row["signature"], row["class"], row["role"]) == (
         "torchrun",
-        "torchelastic-error-file",
-        "exception.unknown",
+        "cuda-oom",
+        "mem.gpu.oom",
         "primary",
     )
     assert (row["exception"], row["message"], row["line"]) == ("OutOfMemoryError", MESSAGE.partition(": ")[2], 1)
