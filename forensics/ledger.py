@@ -31,17 +31,20 @@ class Budget:
 
 
 def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
-    """The strongest evidence of completion and of failure in the last attempt."""
+    """The strongest evidence that the last attempt completed, and that it or any earlier one failed."""
     rows = con.execute(
         """
-        SELECT result, strength, artifact_id, line, detail, a.path
+        SELECT result, strength, artifact_id, line, detail, a.path,
+            attempt = max(attempt) OVER () AS is_last,
+            bool_or(result = 'completed' AND strength <> 'indication') OVER (PARTITION BY attempt) AS attempt_completed
         FROM outcome AS o LEFT JOIN artifact AS a ON a.id = o.artifact_id
-        WHERE attempt = (SELECT max(attempt) FROM outcome)
-        ORDER BY artifact_id, line, result, detail
+        ORDER BY attempt, artifact_id, line, result, detail
         """
     ).fetchall()
-    completed = [row for row in rows if row[0] == "completed" and not _is_overtaken(row, rows)]
+    completed = [row for row in rows if row[0] == "completed" and row[6] and not _is_overtaken(row, rows)]
     failed = [row for row in rows if row[0] == "failed" and not _is_overtaken(row, rows)]
+    if any(not row[6] and not row[7] for row in failed):  # an earlier attempt that never completed
+        completed = []
     best_completed = min(completed, key=lambda r: STRENGTHS.index(r[1]), default=None)
     best_failed = min(failed, key=lambda r: STRENGTHS.index(r[1]), default=None)
     return Outcome(*_words(best_completed), *_words(best_failed))

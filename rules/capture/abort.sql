@@ -21,10 +21,27 @@ says = "The profiler does not keep results of calls: the call named is one that 
 */
 -- variant: log
 WITH
+-- Another error, raised in the captured region, that the invalidated capture was reported after.
+raised_inside AS (
+    SELECT
+        e.artifact_id,
+        e.row
+    FROM log AS e
+    JOIN log AS i
+        ON i.artifact_id = e.artifact_id AND i.proc_id = e.proc_id AND i.class = 'capture.invalidated' AND i.line > e.line
+    WHERE e.role = 'primary'
+      AND e.exception IS NOT NULL
+      AND e.class NOT LIKE 'capture.%'
+      AND NOT EXISTS (
+        SELECT 1 FROM log AS b
+        WHERE b.artifact_id = e.artifact_id AND b.proc_id = e.proc_id AND b.line > e.line AND b.line < i.line AND b.exception IS NOT NULL
+      )
+),
 offence AS (
     SELECT
         e.*,
         CASE e.class
+            WHEN 'mem.gpu.oom-library' THEN 'the first use of a library, which initialises itself inside the capture'
             WHEN 'capture.unsupported' THEN 'a call that captures forbid (synchronisation, .item(), allocation by a library, copy from pageable memory)'
             WHEN 'capture.watchdog' THEN 'the NCCL watchdog querying an event from another thread'
             WHEN 'capture.unjoined' THEN 'work on a side stream that was not joined back'
@@ -36,7 +53,7 @@ offence AS (
             WHEN 'capture.host-copy' THEN 'a copy between CPU and CUDA tensors'
             WHEN 'capture.usage' THEN 'a capture on the default stream or of a used graph object'
             WHEN 'capture.alloc-during' THEN 'an allocation or cache flush inside the capture'
-            ELSE 'a call that captures forbid'
+            ELSE CASE WHEN e.class LIKE 'capture.%' THEN 'a call that captures forbid' ELSE 'an error raised inside it: ' || left(e.message, 120) END
         END AS what,
         CASE e.class
             WHEN 'capture.watchdog' THEN 'Capture with capture_error_mode="thread_local", or finish all collectives before the capture.'
@@ -51,7 +68,7 @@ offence AS (
             ELSE 'Run three warm-up iterations on a side stream, then remove synchronising calls (.item(), .cpu(), print, synchronize) and first-time initialisation from the captured region.'
         END AS smallest_fix
     FROM log AS e
-    WHERE e.class LIKE 'capture.%'
+    WHERE (e.class LIKE 'capture.%' OR EXISTS (SELECT 1 FROM raised_inside AS r WHERE r.artifact_id = e.artifact_id AND r.row = e.row))
       AND e.role = 'primary'
       AND e.class NOT IN ('capture.skipped', 'capture.dynamic-shapes', 'capture.output-lifetime', 'capture.leak', 'capture.invalidated')
       AND coalesce(e.fields ->> 'handled', 'false') <> 'true'

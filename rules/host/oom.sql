@@ -23,6 +23,16 @@ strength = "strong"
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+
+[variant.usage]
+needs = ["log_event", "sample"]
+strength = "indication"
+says = "A process was killed with SIGKILL while the host's memory was nearly full; that the kernel did it for lack of memory is not in the evidence (dmesg would tell)."
+
+[thresholds.min_host_ratio]
+value = 0.9
+unit = "host memory in use / host memory, largest sample"
+why = "samples are seconds to minutes apart: the peak before a kill is higher than the largest that was seen"
 */
 -- variant: kernel
 SELECT
@@ -76,4 +86,41 @@ WHERE e.class = 'mem.host.oom'
   AND e.role = 'primary'
   AND coalesce(e.fields ->> 'handled', 'false') <> 'true'
 QUALIFY row_number() OVER (PARTITION BY e.host, e.rank ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: usage
+WITH
+usage AS (
+    SELECT
+        u.artifact_id,
+        u.row,
+        u.line,
+        u.value / t.value AS host_ratio
+    FROM metric AS u
+    JOIN metric AS t ON t.artifact_id = u.artifact_id AND t.line = u.line
+    WHERE u.source = 'host'
+      AND t.source = 'host'
+      AND regexp_matches(u.name, '(^|_|\.)(mem|memory|ram)(_|\.).*used')
+      AND regexp_matches(t.name, '(^|_|\.)(mem|memory|ram)(_|\.).*total')
+      AND t.value > 0
+    QUALIFY row_number() OVER (ORDER BY u.value / t.value DESC, u.artifact_id, u.row) = 1
+)
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    coalesce(e.rank, CAST(e.fields ->> 'rank' AS INTEGER), CAST(e.fields ->> 'local_rank' AS INTEGER)) AS rank,
+    e.ts_ns,
+    e.line,
+    e.host,
+    u.host_ratio,
+    'process ' || coalesce(e.fields ->> 'pid', '') || ' was killed (SIGKILL) and memory had been ' || CAST(round(100 * u.host_ratio) AS INTEGER) || ' % full' AS what,
+    [{'artifact_id': u.artifact_id, 'row': u.row, 'line': u.line, 'note': 'host memory in use'}] AS evidence,
+    'killed' AS key
+FROM log AS e
+CROSS JOIN usage AS u
+WHERE e.class IN ('process.signal', 'process.exit', 'data.worker-killed')
+  AND e.role <> 'noise'
+  AND ((e.fields ->> 'exit_code') IN ('-9', '137') OR e.signature = 'shell-killed' OR (e.fields ->> 'signal') IN ('Killed', 'SIGKILL', '9'))
+  AND u.host_ratio >= $min_host_ratio
+QUALIFY row_number() OVER (PARTITION BY e.host ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;

@@ -103,6 +103,8 @@ FROM out_of_memory_text AS o
 LEFT JOIN frame AS k ON k.id = o.stack_id
 LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
 WHERE coalesce(o.cached_bytes, 0) < $max_cached_ratio * o.requested_bytes
+  AND o.allocated_bytes + o.requested_bytes
+      >= $min_fill_ratio * (o.allocated_bytes + coalesce(o.cached_bytes, 0) + coalesce(o.free_bytes, 0))
   AND coalesce(o.free_bytes, 0) < o.requested_bytes
   AND o.allocated_bytes + o.requested_bytes <= 64 * o.capacity_bytes
   AND o.other_bytes < greatest($max_other_ratio * o.capacity_bytes, o.requested_bytes)

@@ -3,7 +3,7 @@ title = "Allocation failed although enough memory was cached"
 severity = "critical"
 proves = """
 When the allocation failed, the allocator held at least as many free bytes as were requested, usable for this request
-(same device, stream, pool and size class), but no free run was long enough."""
+(same device, stream, pool and size class), but no free run was long enough. From a log alone: live memory and the request together leave part of the device unused."""
 cannot_prove = """
 Why the free runs are short: varying lengths and one long-lived tensor in each segment look the same here. The blocks
 named as pinning are those that lie in segments with free space; which of them should have been freed is for the code."""
@@ -17,10 +17,10 @@ value = 1.0
 unit = "free bytes / requested bytes"
 why = "below 1 the device was simply full"
 
-[thresholds.min_log_free_ratio]
-value = 2.0
-unit = "reserved but unallocated bytes / requested bytes"
-why = "a log counts free bytes of all pools and streams; twice the request leaves room for those the request could not use"
+[thresholds.max_log_fill_ratio]
+value = 0.85
+unit = "(allocated + requested) / (allocated + reserved but unallocated + free bytes of the device)"
+why = "a log counts free bytes of all pools and streams; a seventh to spare leaves room for those the request could not use"
 
 [thresholds.max_growth_ratio]
 value = 0.25
@@ -128,7 +128,11 @@ SELECT
     allocated_bytes,
     capacity_bytes
 FROM out_of_memory_text
-WHERE cached_bytes - private_pool_bytes >= $min_log_free_ratio * requested_bytes
+WHERE allocated_bytes + requested_bytes
+      <= $max_log_fill_ratio * (allocated_bytes + cached_bytes - private_pool_bytes + coalesce(free_bytes, 0))
+  AND coalesce(free_bytes, 0) < requested_bytes
+  AND cached_bytes > private_pool_bytes
+  AND allowed_bytes IS NULL
   -- Where other processes hold more than the cache, they are the first thing to ask about.
   AND cached_bytes >= other_bytes
 ORDER BY ts_ns, artifact_id, row;

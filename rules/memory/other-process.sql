@@ -16,6 +16,11 @@ value = 0.1
 unit = "bytes of other processes / device capacity"
 why = "a CUDA context without data takes a few hundred MiB, below a tenth of the devices in use"
 
+[thresholds.min_unowned_ratio]
+value = 0.25
+unit = "bytes in use that no listed process owns / device memory"
+why = "drivers and displays keep a few hundred MiB for themselves, well below a quarter"
+
 [thresholds.max_cached_share]
 value = 0.1
 unit = "cached free bytes / bytes of other processes"
@@ -33,7 +38,12 @@ strength = "strong"
 [variant.device]
 needs = ["log_event", "sample.device"]
 strength = "indication"
-says = "The process list was taken at another moment than the failure."
+says = "The device's memory was read at another moment than the failure."
+
+[variant.orphan]
+needs = ["log_event", "sample.device"]
+strength = "indication"
+says = "The driver refused memory to this process; who holds the device is not in the list, as with a process that outlived its job."
 */
 -- variant: snapshot
 SELECT
@@ -78,6 +88,7 @@ WHERE other_bytes >= $min_other_ratio * capacity_bytes
   -- A cache that could have held the request is the first thing to ask about, unless it is small beside the others.
   AND (coalesce(cached_bytes, 0) < requested_bytes OR coalesce(cached_bytes, 0) < $max_cached_share * other_bytes)
   AND allowed_bytes IS NULL
+  AND NOT EXISTS (SELECT 1 FROM sibling_on_device AS s WHERE s.device = out_of_memory_text.device)
 ORDER BY ts_ns, artifact_id, row;
 -- variant: device
 SELECT
@@ -98,5 +109,52 @@ JOIN metric AS m ON m.name = 'memory.used' AND m.device = o.device
 WHERE m.value - coalesce(o.process_bytes, o.allocated_bytes + coalesce(o.cached_bytes, 0)) >= $min_other_ratio * o.capacity_bytes
   AND coalesce(o.cached_bytes, 0) < o.requested_bytes
   AND o.allowed_bytes IS NULL
+  AND NOT EXISTS (SELECT 1 FROM sibling_on_device AS s WHERE s.device = o.device)
 QUALIFY row_number() OVER (PARTITION BY o.proc_id, o.row ORDER BY m.value DESC, m.artifact_id, m.row) = 1
 ORDER BY o.ts_ns, o.artifact_id, o.row;
+-- variant: orphan
+WITH
+listed AS (
+    SELECT
+        artifact_id,
+        device,
+        sum(value) AS bytes
+    FROM metric
+    WHERE name = 'process.memory.used'
+    GROUP BY artifact_id, device
+),
+unowned AS (
+    SELECT
+        u.artifact_id,
+        u.line,
+        u.row,
+        u.device,
+        u.value - coalesce(l.bytes, 0) AS unowned_bytes,
+        t.value AS total_bytes
+    FROM metric AS u
+    JOIN metric AS t ON t.artifact_id = u.artifact_id AND t.device = u.device AND t.name = 'memory.total'
+    LEFT JOIN listed AS l ON l.artifact_id = u.artifact_id AND l.device = u.device
+    WHERE u.name = 'memory.used'
+    QUALIFY row_number() OVER (ORDER BY (u.value - coalesce(l.bytes, 0)) / t.value DESC, u.artifact_id, u.row) = 1
+)
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    n.device,
+    NULL AS requested_bytes,
+    CAST(n.unowned_bytes AS BIGINT) AS other_bytes,
+    CAST(n.total_bytes AS BIGINT) AS capacity_bytes,
+    [{'artifact_id': n.artifact_id, 'line': n.line, 'note': 'memory in use on the device'}] AS evidence,
+    'orphan' AS key
+FROM log AS e
+CROSS JOIN unowned AS n
+WHERE e.class = 'mem.gpu.oom-driver'
+  AND e.role = 'primary'
+  AND n.unowned_bytes >= $min_unowned_ratio * n.total_bytes
+QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
