@@ -16,6 +16,9 @@ from typing import Any
 from forensics.formats._log_fields import Value, combine, own_process_bytes, typed
 
 FOLDER = Path(__file__).resolve().parent / "signatures"
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+_KNOWN_TEXTS = 8192
+_KNOWN_CHARACTERS = 1024
 MATCHED_CHARACTERS = 16 * 1024  # of a message; bounds the cost of patterns on hostile lines
 
 
@@ -31,7 +34,9 @@ class Case:
     def holds(self, value: Value | None) -> bool:
         if value is None:
             return False
-        return str(value) in self.values or (self.matches is not None and re.search(self.matches, str(value)) is not None)
+        return str(value) in self.values or (
+            self.matches is not None and re.search(self.matches, str(value)) is not None
+        )
 
 
 @dataclass(frozen=True)
@@ -119,15 +124,18 @@ class Catalogue:
     def __init__(self, signatures: Iterable[Signature]) -> None:
         self.signatures = {signature.name: signature for signature in signatures}
         self._by_hint: dict[str, list[Signature]] = {}
-        self._unhinted: list[Signature] = []
         for signature in self.signatures.values():
             for hint in signature.hints:
                 self._by_hint.setdefault(hint, []).append(signature)
-            if not signature.hints:
-                self._unhinted.append(signature)
-        # A hint found implies those that are part of it: the scan reports the longest one at each position.
-        hints = list(self._by_hint)
-        self._implied = {hint: [part for part in hints if part in hint] for hint in hints}
+        # Texts that differ in digits only have the same hints, so hints are looked for without digits. A hint found
+        # implies those that are part of it: the scan reports the longest one at each position.
+        plain: dict[str, list[Signature]] = {}
+        for hint, signatures_of in self._by_hint.items():
+            plain.setdefault(hint.translate(_NO_DIGITS), []).extend(signatures_of)
+        self._to_try = {
+            hint: {s.name: s for part, found in plain.items() if part in hint for s in found} for hint in plain
+        }
+        self._known: dict[str, list[Signature]] = {}
 
     @property
     def hints(self) -> list[str]:
@@ -135,18 +143,30 @@ class Catalogue:
 
     @cached_property
     def _scan(self) -> re.Pattern[str]:
-        return re.compile(f"(?=({trie(self._by_hint)}))")
+        return re.compile(f"(?=({trie(self._to_try)}))")
 
     def match(self, text: str) -> list[Match]:
         """Every entry that the text matches, without those that a matching entry refines; in catalogue order."""
         text = text[:MATCHED_CHARACTERS]
-        hints = {hint for found in set(self._scan.findall(text)) for hint in self._implied[found]}
-        if not hints:
-            return []
-        tried: dict[str, Signature] = {s.name: s for hint in hints for s in self._by_hint[hint]}
-        matches = {name: match for name in sorted(tried) if (match := tried[name].match(text)) is not None}
+        matches = {s.name: match for s in self._hinted(text) if (match := s.match(text)) is not None}
+        if len(matches) < 2:
+            return list(matches.values())
         refined = {other for name in matches for other in self.signatures[name].refines}
         return [match for name, match in matches.items() if name not in refined]
+
+    def _hinted(self, text: str) -> list[Signature]:
+        key = text.translate(_NO_DIGITS)
+        known = self._known.get(key)
+        if known is None:
+            tried: dict[str, Signature] = {}
+            for hint in set(self._scan.findall(key)):
+                tried.update(self._to_try[hint])
+            known = [tried[name] for name in sorted(tried)]
+            if len(key) < _KNOWN_CHARACTERS:
+                if len(self._known) >= _KNOWN_TEXTS:
+                    self._known.clear()
+                self._known[key] = known
+        return known
 
 
 def trie(words: Iterable[str]) -> str:

@@ -20,7 +20,9 @@ _SIZE = re.compile(r"(-?[\d,]+(?:\.\d+)?)\s*([KMGTPE]?)(i?)[Bb]?(?:ytes?)?\b")
 _POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _INTEGER = re.compile(r"-?\d{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\Z")
+_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+\Z")
 _NUMBERS = re.compile(r"\d+")
+_UNKNOWN = {"<unknown>", "<N/A>", "N/A"}
 _TEXT = {"pci", "host", "peer", "version", "address", "code_line", "shape", "other_shape", "block", "thread", "tasks"}
 
 
@@ -38,23 +40,23 @@ def parse_bytes(text: str) -> int | None:
 
 def typed(name: str, text: str) -> Value | None:
     """The value of a captured text, or None where it has none (an empty or impossible one)."""
-    text = text.strip().strip("'\"")
-    if not text:
+    text = text.strip()
+    if len(text) > 1 and text[0] in "'\"" and text[0] == text[-1] and text.count(text[0]) == 2:
+        text = text[1:-1].strip()
+    if not text or text in _UNKNOWN:
         return None
     if name.endswith("_bytes"):
         return parse_bytes(text)
     if name.endswith("ranks"):
         return [int(n) for n in _NUMBERS.findall(text)[:4096]]
-    if name.endswith("_id") or name in _TEXT:
-        return text[:_TEXT_LIMIT]
-    if _INTEGER.match(text):
-        return int(text)
-    plain = text.replace(",", "")
-    if _INTEGER.match(plain) and re.fullmatch(r"\d{1,3}(?:,\d{3})+", text):
+    return text[:_TEXT_LIMIT] if name.endswith("_id") or name in _TEXT else _number_or_text(text)
+
+
+def _number_or_text(text: str) -> Value:
+    plain = text.replace(",", "") if _GROUPED.match(text) else text
+    if _INTEGER.match(plain):
         return int(plain)
-    if _FLOAT.match(text):
-        return float(text)
-    return text[:_TEXT_LIMIT]
+    return float(plain) if _FLOAT.match(plain) else text[:_TEXT_LIMIT]
 
 
 def combine(name: str, texts: Sequence[str], how: str) -> Value | None:

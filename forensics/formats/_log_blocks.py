@@ -1,0 +1,173 @@
+"""What is kept of a message that spans several lines while it is being read, and which lines belong to it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from forensics.artifact import Frame
+from forensics.formats._log_catalogue import Match
+from forensics.formats._log_prefix import Line
+
+MESSAGE_CHARACTERS = 64 * 1024
+MAX_FRAMES = 512  # of one stack: the first and last 256 of a deeper one
+MAX_LINES = 20_000  # of one message or traceback
+
+FRAME = re.compile(r'(\s*)File "([^"]{1,400})", line (\d{1,9})(?:, in (.{1,300}))?\s*$')
+FAULT_FRAME = re.compile(r'\s*File "([^"]{1,400})", line (\d{1,9}|\?\?\?) in (.{1,300})$')
+HEADER = "Traceback (most recent call last)"
+CAUSE = "The above exception was the direct cause of the following exception"
+DURING = "During handling of the above exception, another exception occurred"
+
+_TYPE = re.compile(r"([A-Za-z_][\w.]{0,200}(?:\([\w., ]{1,120}\))?)(?::(?: (.*))?)?$", re.DOTALL)
+_TYPE_END = re.compile(
+    r"(?:Error|Exception|Interrupt|Exit|ExceptionGroup|Timeout|Failure|Abort|Refused|Signal)\d?(?:\(|$)"
+)
+_NOT_TYPES = {
+    "Epoch",
+    "Step",
+    "Iteration",
+    "Loss",
+    "Training",
+    "Validation",
+    "Test",
+    "Time",
+    "Note",
+    "Warning",
+    "Error",
+}
+_LOWER_TYPES = re.compile(r"[\w.]+\.(?:timeout|error|herror|gaierror)$")
+
+# Lines that continue a message wherever they stand directly below it.
+_STRICT = re.compile(
+    r"CUDA kernel errors might|For debugging consider|Compile with `?TORCH_USE|Search for `|Device-side assertion"
+    r"|Exception raised from|frame #\d+|C\+\+ CapturedTraceback|#\d+ \S|Last error:|nccl[A-Z]\w+: "
+    r"|\s*what\(\): |\s+- (?:\[|To our|Snapshot|Failed)|\s+#\d+ (?:started|finished) ranks"
+    r"|\s+\[[\d, ]+\] (?:started|finished|joined)"
+    r"|(?:Missing|Unexpected) key|\s+(?:Missing|Unexpected) key|\s+size mismatch"
+    r"|Currently allocated|Requested  |Device limit|Free \(according"
+    r"|Hint: |Parameter(?:s| at| ind)|In addition, you can|making sure all|If you already have done"
+    r"|Possible solutions|Compile with|Extension modules|Mismatched elements|Greatest (?:absolute|relative)"
+    r"|Original Traceback|from user code|Set TORCH|You can suppress|This error "
+)
+# Prose that follows the first line of an exception's message.
+_PROSE = re.compile(
+    r"(?:This|To|Please|Try|You|If|In addition|Note|Consider|See|Make sure|Possible|Parameter|Set|Use|Check"
+    r"|Alternatively|For|When|While|Expected|Got|Explanation|Developer|Open an issue|Found from|The|It|Could|Did you)\b"
+    r"|\d+[.)] |[-*] "
+)
+_SENTENCE = re.compile(r"[a-z][a-z']*,? [\w'\"(][^|=]{0,200} \S")
+_COUNTING = re.compile(r"\b(?:step|iter|iteration|epoch|loss|batch|rank)\b.{0,20}\d|\d+%")
+_WRAPPED_OOM = re.compile(
+    r"(?:\s*│?\s*)(?:.{0,200}(?:[KMGT]iB|bytes)\b.{0,200}(?:free|allocated|memory|capac|reserved|is\b)"
+    r"|.{0,120}(?:PyTorch|PYTORCH_|unallocated|max_split_size_mb|expandable_segments|fragmentation"
+    r"|environment-variables|documentation|memory in use|reserved|is free|allocated))"
+)
+_OPEN_ENDS = (":", ",", "(", "[", "{", " by", " and", " or", " the", " to", " of", " is", " has", " a", " with", " ")
+_PROGRESS = re.compile(r"\s*\d{1,3}%\|")
+_ECHO = re.compile(r"\s+(?:warnings\.warn|return Variable\._exec|_warn)")
+
+
+@dataclass
+class Block:
+    """A traceback, or a message with the lines that belong to it."""
+
+    proc: int
+    kind: str  # exception | line | anomaly | fault
+    first_line: int
+    line: int
+    byte: int | None
+    ts_ns: int | None = None
+    step: int | None = None
+    level: str | None = None
+    writer: str | None = None
+    prefixed: bool = False
+    state: str = "frames"  # frames | message
+    indent: int = 0
+    frames: list[Frame] = field(default_factory=list)
+    exception: str | None = None
+    lines: list[str] = field(default_factory=list)
+    n_characters: int = 0
+    n_lines: int = 0
+    n_blank: int = 0
+    n_foreign: int = 0
+    lead: str = ""  # the line before it
+    follow: str = ""  # the line after it
+    context: str | None = None  # why it is harmless, or where it comes from
+    facts: dict[str, int | str] = field(default_factory=dict)
+    matches: list[Match] | None = None  # of its first line
+    at_margin: bool = False  # inside an exception group
+
+    @property
+    def message(self) -> str:
+        return "\n".join(self.lines)
+
+    def add_frame(self, frame: Frame) -> None:
+        if len(self.frames) >= MAX_FRAMES:
+            del self.frames[MAX_FRAMES // 2]
+        self.frames.append(frame)
+
+    def append(self, text: str) -> None:
+        if self.n_characters + len(text) <= MESSAGE_CHARACTERS:
+            if self.lines:
+                self.lines.extend([""] * self.n_blank)
+            self.lines.append(text)
+            self.n_characters += len(text) + 1 + self.n_blank
+        self.n_blank = 0
+
+    def start_message(self, exception: str | None, message: str, number: int, byte: int | None) -> None:
+        """The decisive line: the one with the exception's type."""
+        self.state, self.exception, self.line, self.byte = "message", exception, number, byte
+        if message:
+            self.append(message[:MESSAGE_CHARACTERS])
+
+
+def exception_line(text: str) -> tuple[str, str] | None:
+    """Type and message of the line that ends a traceback: `package.Type: message`."""
+    m = _TYPE.match(text)
+    if m is None:
+        return None
+    name = m[1].rsplit(".", 1)[-1]
+    plain = name.split("(")[0]
+    camel = plain[:1].isupper() and any(letter.islower() for letter in plain)
+    if plain in _NOT_TYPES or not (camel or _TYPE_END.search(name) or _LOWER_TYPES.match(m[1])):
+        return None
+    return m[1], (m[2] or "").strip()
+
+
+def bare_exception_line(text: str) -> tuple[str, str] | None:
+    """Type and message of a line that can only be the last one of an exception, with or without a traceback."""
+    found = exception_line(text) if text[:1].isalpha() or text[:1] == "_" else None
+    if found is None or not _TYPE_END.search(found[0]) or found[0].endswith("Warning"):
+        return None
+    return found if ":" in text or "." in found[0] or found[0] in _BARE else None
+
+
+_BARE = {"KeyboardInterrupt", "MemoryError", "AssertionError", "StopIteration", "NotImplementedError", "SystemExit"}
+
+
+def continues(block: Block, line: Line) -> bool:
+    """Whether a non-blank line belongs to the block's message."""
+    text = line.text
+    if _STRICT.match(text):
+        return True
+    if block.prefixed and line.prefixed and text[:1].isspace() and _same_logger(block, line):
+        return True  # a record of several lines whose logger puts its prefix on each of them
+    if block.n_blank or ((line.prefixed or line.level) and not block.prefixed):
+        return False
+    last = block.lines[-1] if block.lines else ""
+    if "out of memory" in block.message[:400] and len(block.lines) < 16 and _WRAPPED_OOM.match(text):
+        return not last.rstrip().endswith(("variables)", "CUDA_ALLOC_CONF")) and exception_line(text) is None
+    if block.kind != "exception" or _PROGRESS.match(text) or _ECHO.match(text):
+        return False
+    deeper = len(text) - len(text.lstrip()) > block.indent
+    same = not (line.prefixed and block.prefixed) or line.level == block.level
+    return deeper or (same and (last.endswith(_OPEN_ENDS) or _is_prose(text[block.indent :])))
+
+
+def _is_prose(text: str) -> bool:
+    return _PROSE.match(text) is not None or (_SENTENCE.match(text) is not None and _COUNTING.search(text) is None)
+
+
+def _same_logger(block: Block, line: Line) -> bool:
+    return (line.writer, line.level) == (block.writer, block.level)

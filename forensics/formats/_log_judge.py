@@ -1,0 +1,234 @@
+"""Decides what a whole message is: which catalogue entries, in which role, and when it is harmless or handled."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from forensics.formats._log_blocks import Block
+from forensics.formats._log_catalogue import Catalogue, Match
+from forensics.formats._log_fields import Value
+from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_tables import Entry
+from forensics.formats._log_time import Clock, Stamp
+
+_HANDLED = re.compile(
+    r"(?i)\b(?:re-?try(?:ing)?|will retry|try(?:ing)? again|skip(?:s|ped|ping)?|fall(?:s|ing)? ?-?back|falling back"
+    r"|recover(?:ed|ing)|ignor(?:ed|ing)|continuing)\b"
+)
+_NOT_HANDLED = re.compile(
+    r"(?i)exceed|max(?:imum)?[ _]retr|no more retr|giv(?:e|en|ing) up"
+    r"|after \d+ (?:attempts|retries|tries)|retry count|Skipping step|Exception ignored"
+)
+_ERROR_TEXT = re.compile(
+    r"\bERROR\b(?!_)|\bFATAL\b|\bCRITICAL\b|(?<![\w.])[A-Za-z]*Error: |(?<![\w-])[Ff]atal error|(?<![\w-])[Ee]rror: "
+    r"|^Killed\b|Segmentation fault|core dumped|^Aborted\b|^Bus error"
+)
+_ERROR_WORD = re.compile(r"ERROR|FATAL|CRITICAL|rror|Killed|fault|dumped|Abort")
+_NOT_ERROR = re.compile(
+    r"\b(?:0|no|without) errors?\b|ERROR=0|error: 0\b"
+    r"|(?:mean|abs|max|l2|squared|train|val|test)\w*[ _][Ee]rror: [-\d.]",
+    re.IGNORECASE,
+)
+_SOURCE_CODE = re.compile(r"\s*(?:raise |except |#|//|return |assert |print\(|logger?\.|log\.|self\.|if |\w+ = )")
+_LEVELS = {"error", "fatal"}
+_FAILURES = {"primary", "symptom", "secondary"}
+_WRITERS = {
+    "kernel": "kernel", "nccl": "nccl", "slurmstepd": "slurm", "srun": "slurm", "slurmd": "slurm", "salloc": "slurm",
+    "ray": "ray", "kineto": "kineto",
+}  # fmt: skip
+
+
+@dataclass
+class Said:
+    """One row's worth of what a message says."""
+
+    source: str
+    level: str | None
+    signature: str | None
+    cls: str
+    role: str
+    fields: dict[str, Value] = field(default_factory=dict)
+
+
+def judge(block: Block, text: str, matches: list[Match], expected: bool) -> list[Said]:
+    """The rows of a finished block. `expected`: a test wanted the error."""
+    facts: dict[str, Value] = {
+        name: value for name, value in block.facts.items() if name not in {"current", "chain_line"}
+    }
+    context = "test-output" if expected else block.context
+    if context is not None:
+        facts["context"] = context
+    if any(m.role != "noise" for m in matches):
+        matches = [m for m in matches if m.role != "noise"]  # disclaimers inside the message of something else
+    handled = context is None and is_handled(block, text)
+    said = [Said(m.source, block.level or m.level, m.name, m.cls, m.role, {**m.fields, **facts}) for m in matches]
+    if block.exception is not None and all(_names_nothing(m) for m in matches):
+        said.insert(0, Said("python", block.level or "error", None, *_unnamed(block), dict(facts)))
+    elif block.exception is None and not matches:
+        cls = "exception.unknown" if block.kind == "exception" else "line.error"
+        if block.kind == "exception":
+            facts["truncated"] = True
+        said.append(Said(_source(block), block.level or "error", None, cls, "evidence", facts))
+    for row in said:
+        if context is not None:
+            row.role = "noise"
+        elif handled and (row.role in _FAILURES or row.cls == "line.error"):
+            row.role, row.fields["handled"] = "evidence", True
+    return said
+
+
+def _names_nothing(match: Match) -> bool:
+    return match.role == "performance" or (match.role == "noise" and match.cls == "meta")
+
+
+def _unnamed(block: Block) -> tuple[str, str]:
+    """Class and role of an exception that no entry names; one that follows another is its consequence."""
+    name = (block.exception or "").rsplit(".", 1)[-1]
+    if name.endswith("ExceptionGroup"):
+        return "exception.group", "secondary"
+    if name.endswith("Warning"):
+        return "exception.warning", "evidence"
+    return "exception.unknown", "secondary" if "chain" in block.facts else "primary"
+
+
+def _source(block: Block) -> str:
+    return _WRITERS.get(block.writer or "", "python" if block.kind == "exception" else "job")
+
+
+def is_handled(block: Block, text: str) -> bool:
+    """Whether the program says, in the message's own line or those around it, that it goes on."""
+    if block.writer == "kernel":
+        return False
+    near = [block.lead, block.follow] if block.kind == "exception" else [text[:2000], block.follow]
+    return any(_HANDLED.search(line[:500]) and not _NOT_HANDLED.search(line[:500]) for line in near if line.strip())
+
+
+def judge_entry(entry: Entry, catalogue: Catalogue, block: Block) -> list[Said]:
+    """The rows of one process in torchrun's table: its end, and what its traceback there says."""
+    fields: dict[str, Value] = {}
+    for name in ("rank", "local_rank", "exit_code", "pid", "host"):
+        value = getattr(entry, name)
+        if value is not None:
+            fields[name] = value
+    if time := entry.texts.get("time"):
+        fields["error_time"] = time
+    if (file := entry.texts.get("error_file", "")) and not file.startswith("<N/A>"):
+        fields["error_file"] = file
+    signature = catalogue.signatures["torchrun-root-cause" if entry.root else "torchrun-failure"]
+    end = signature.settle(fields)
+    rows = [Said(end.source, end.level, end.name, end.cls, end.role, end.fields)]
+    if entry.exception:
+        block.lines = entry.message
+        matches = catalogue.match(f"{entry.exception}: {block.message}")
+        rows += [Said(m.source, m.level, m.name, m.cls, m.role, {**m.fields, "via": "torchrun"}) for m in matches] or [
+            Said("python", "error", None, "exception.unknown", "primary", {"via": "torchrun"})
+        ]
+    return rows
+
+
+def table_time(text: str) -> Stamp | None:
+    """The time of torchrun's table, `2026-11-29_11:41:45`, local."""
+    return parse(text, Labels()).stamp
+
+
+def looks_like_error(line: Line) -> bool:
+    """An error-like line that no entry names."""
+    text = line.text
+    if (
+        not (line.level in _LEVELS or _ERROR_WORD.search(text[:2000]))
+        or _NOT_ERROR.search(text[:2000])
+        or _SOURCE_CODE.match(text)
+    ):
+        return False
+    if line.level in _LEVELS and line.prefixed:
+        return True
+    return _ERROR_TEXT.search(text[:2000]) is not None
+
+
+def line_facts(line: Line, clock: Clock) -> dict[str, int | str]:
+    """What prefixes say beyond process, time and level."""
+    facts: dict[str, int | str] = {}
+    if line.actor is not None:
+        facts["actor"] = line.actor
+    if line.repeated is not None:
+        facts["repeated"] = line.repeated
+    if line.compile_id is not None:
+        facts["compile_id"] = line.compile_id
+    if line.stamp is not None and line.stamp.kind == "yearless" and clock.ns(line.stamp) is None:
+        facts["yearless_ns"] = line.stamp.ns
+    return facts
+
+
+def unwrap_json(raw: str) -> Iterator[tuple[str, Stamp | None]]:
+    """Lines and time inside a JSON container log or structured log record; the line itself when it is neither."""
+    try:
+        record = json.loads(raw)
+    except (ValueError, RecursionError):
+        record = None
+    text, time = None, None
+    if isinstance(record, dict):
+        for name in ("log", "message", "msg", "text", "textPayload", "event"):
+            if isinstance(record.get(name), str):
+                text = record[name]
+                break
+        for name in ("time", "@timestamp", "timestamp", "ts", "asctime"):
+            if isinstance(record.get(name), str):
+                time = record[name]
+                break
+    if text is None or not isinstance(record, dict):
+        yield raw, None
+        return
+    stamp = parse(time, Labels()).stamp if time else None
+    level = record.get("level") or record.get("severity") or record.get("levelname")
+    lead = f"[{level.upper()}] " if isinstance(level, str) and level.isalpha() else ""
+    for name in ("exc_info", "exception", "traceback", "stack_trace", "stack"):
+        if isinstance(record.get(name), str):
+            text = f"{text}\n{record[name]}"
+    for number, part in enumerate(text.rstrip("\n").split("\n")[:5000]):
+        yield (lead if number == 0 else "") + part, stamp
+
+
+class TestRun:
+    """Follows the output of test runners: errors that a passing test provokes are expected."""
+
+    _SESSION = re.compile(r"=+ test session starts =+")
+    _FAILURES = re.compile(r"=+ (?:FAILURES|ERRORS|short test summary info) =+")
+    _END = re.compile(r"=+ (?:\d+ \w+(?:, )?)+.* in [\d.]+s")
+    _BEGIN = re.compile(r"(?:\S+\.py::\S+\s*$|test\w* \([\w.]+\)(?:\n|.)* \.\.\. *$)")
+    _GOOD = re.compile(r"(?:^|\.\.\. ?|\s|::\S+ )(?:ok|PASSED|skipped\b.*|XFAIL)\s*(?:\[ *\d+%\])?\s*$")
+    _BAD = re.compile(r"(?:\.\.\. ?|::\S+ |^)(?:FAIL|ERROR|FAILED)\s*(?:\[ *\d+%\])?\s*$")
+
+    def __init__(self) -> None:
+        self._in_session = False
+        self._in_failures = False
+        self._began: int | None = None
+
+    @property
+    def holding(self) -> bool:
+        return self._began is not None
+
+    def expected(self, line: int) -> bool:
+        return self._in_session and not self._in_failures
+
+    def note(self, text: str, number: int) -> int | None:
+        """Takes a line; gives the line from which on events were expected when it is the verdict of a passed test."""
+        if "=" in text[:4]:
+            if self._SESSION.match(text):
+                self._in_session, self._in_failures = True, False
+            elif self._FAILURES.match(text):
+                self._in_failures = True
+            elif self._END.match(text):
+                self._in_session = self._in_failures = False
+        if self._BEGIN.match(text):
+            self._began = number
+            return None
+        if self._began is not None:
+            if self._GOOD.search(text):
+                began, self._began = self._began, None
+                return began
+            if self._BAD.search(text):
+                self._began = None
+        return None

@@ -1,0 +1,222 @@
+"""Finds the step and the metrics that training loops print: dicts, JSON objects, `name value` and `name: value` pairs.
+
+Lines of one loop differ in their numbers only: what a line means is worked out once for its words, and later lines with
+the same words only have their numbers converted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MAX_PAIRS = 64
+_MAX_SHAPES = 20_000
+_CHARACTERS = 8192  # of a line that are looked at
+
+_VALUE = r"[-+]?(?:(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|Inf|Infinity)"
+_UNIT = r"(?: ?(ms|us|s|sec|secs|[KMGT]i?B|%|it/s|s/it|tok/s|tokens/s|samples/s)(?!\s*[:=]?\s*[-+\d.]))?"
+_SPLIT = re.compile(r"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+
+_STEP = re.compile(
+    r"(?<![\w./-])((?:global[_ ]?|train(?:ing)?[_ ]|total[_ ])?step|iteration|iter|it)s?\b['\"]?\]?\s*[:=#]?\s*\[?\s*"
+    r"(\d[\d,]*)(?![\d.]*\d*(?:it/s|s\b|ms|%))",
+    re.IGNORECASE,
+)
+_EPOCH = re.compile(
+    r"(?<![\w/])ep(?:och)?\b['\"]?\s*[:=]?\s*\[?(\d+(?:\.\d+)?)\]?(?:\s*/\s*\d+)?(?:\s*\[\s*(\d+)\s*/\s*\d+\])?",
+    re.IGNORECASE,
+)
+_DICT = re.compile(r"\{['\"][\w/ .@-]{1,80}['\"]: ?[^{}]{1,4000}\}?")
+_DICT_PAIR = re.compile(rf"['\"]([\w/ .@()-]{{1,80}})['\"]: ?(?:tensor\()?['\"]?({_VALUE})(?=['\",}}\s)]|$)")
+_WORD = re.compile(
+    rf"(?<![\w.%/])([A-Za-z][\w./@-]{{0,60}}?(?:\.(?:mean|max|min|std|item)\(\))?)(?:\s*[:=]\s*|\s+)\[?({_VALUE}){_UNIT}"
+    r"(?=[\s,;|)\]}]|$|\.(?:\s|$))"
+)
+# Words that belong to the name when they stand before its last word.
+_BEFORE = re.compile(
+    r"(?<![\w.-])((?:train(?:ing)?|val(?:id)?(?:ation)?|eval|test|lm|avg|mean|total|aux|grad(?:ient)?|loss|learning|weight"
+    r"|consumed|batch|step|data|global batch|elapsed|tokens|peak|max|gpu|allocated|reserved|skipped)[ _])$"
+)
+# A whole field of a `name: value | name: value` line (Megatron).
+_SEGMENT = re.compile(r"\s*([A-Za-z][\w ()/.-]{1,60}?)\s*:\s*([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?)\s*$")
+_REDUCED = re.compile(r"(?:reducing (?:loss scale )?to|setting loss scale to:) (\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b")
+_STOP = frozenset(
+    {"in", "of", "at", "to", "for", "on", "by", "from", "with", "and", "or", "than", "is", "was", "after", "before"}
+    | {"about", "over", "under", "per", "up", "ok", "got", "has", "have", "the", "a", "an", "no", "not", "all", "type"}
+    | {"rank", "pid", "line", "port", "version", "node", "device", "gpu", "cuda", "world", "size", "shape", "dim"}
+    | {"seed", "worker", "workers", "process", "proc", "scaler"}
+)
+_NAMES = {
+    "lr": "learning_rate",
+    "learning rate": "learning_rate",
+    "grad norm": "grad_norm",
+    "gradient norm": "grad_norm",
+    "gradient_norm": "grad_norm",
+    "gnorm": "grad_norm",
+    "gradnorm": "grad_norm",
+    "total_norm": "grad_norm",
+    "loss scale": "loss_scale",
+    "scale": "loss_scale",
+    "grad_scale": "loss_scale",
+    "lm loss": "loss",
+    "training loss": "train_loss",
+    "validation loss": "val_loss",
+    "valid loss": "val_loss",
+    "ep": "epoch",
+    "number of skipped iterations": "skipped_iterations",
+    "number of nan iterations": "nan_iterations",
+}
+_STEPS = (
+    "global_step",
+    "step",
+    "total_step",
+    "training_step",
+    "train_step",
+    "iteration",
+    "iter",
+    "iterations",
+    "steps",
+    "it",
+)
+_TRAINER = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "train_loss", "eval_loss", *_STEPS})
+
+
+class Found(NamedTuple):
+    """A named number and where it starts in the line."""
+
+    name: str
+    at: int
+    text: str
+    unit: str | None
+
+
+class Metrics(NamedTuple):
+    step: int | None
+    names: list[str]
+    units: list[str | None]
+    values: list[float]
+
+
+class _Shape(NamedTuple):
+    """Which of a line's numbers is what; a fixed value where it is not a number (nan, inf)."""
+
+    step: int | None
+    names: list[str]
+    units: list[str | None]
+    numbers: list[int]
+    fixed: list[tuple[int, float]]
+
+
+class MetricReader:
+    """Reads the metrics of the lines of one log."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[tuple[str, ...], _Shape | None] = {}
+
+    def read(self, text: str) -> Metrics | None:
+        """Step and metrics of a line; None when it holds neither. Lines that only count give a step alone."""
+        pieces = _SPLIT.split(text[:_CHARACTERS])
+        words = tuple(pieces[::2])
+        if words in self._shapes:
+            shape = self._shapes[words]
+        else:
+            if len(self._shapes) >= _MAX_SHAPES:
+                self._shapes.clear()
+            shape = self._shapes[words] = _shape_of(text[:_CHARACTERS], pieces)
+        if shape is None:
+            return None
+        numbers = pieces[1::2]
+        try:
+            values = [float(numbers[i].replace(",", "")) for i in shape.numbers]
+            step = None if shape.step is None else int(float(numbers[shape.step].replace(",", "")))
+        except (ValueError, OverflowError):
+            return None
+        for position, value in shape.fixed:
+            values.insert(position, value)
+        return Metrics(step if step is None or step < 1 << 62 else None, shape.names, shape.units, values)
+
+
+def parse_metrics(text: str) -> Metrics | None:
+    """Step and metrics of a single line."""
+    return MetricReader().read(text)
+
+
+def normalised(name: str) -> str:
+    plain = re.sub(r"\s+", " ", name.strip().lower())
+    return _NAMES.get(plain) or re.sub(r"[\s-]+", "_", plain.replace("()", ""))
+
+
+def _shape_of(text: str, pieces: list[str]) -> _Shape | None:
+    starts: dict[int, int] = {}
+    at = 0
+    for index, piece in enumerate(pieces):
+        if index % 2:
+            starts[at] = index // 2
+        at += len(piece)
+    step, found = _find(text)
+    if step is None and not found:
+        return None
+    named = {item.name: item for item in found[:MAX_PAIRS]}
+    names, units, numbers, fixed = list[str](), list[str | None](), list[int](), list[tuple[int, float]]()
+    for item in named.values():
+        if item.at in starts:
+            numbers.append(starts[item.at])
+        elif item.text[-1:].isalpha():
+            fixed.append((len(names), float(item.text)))
+        else:
+            continue
+        names.append(item.name)
+        units.append(item.unit)
+    return _Shape(starts.get(step) if step is not None else None, names, units, numbers, fixed)
+
+
+def _find(text: str) -> tuple[int | None, list[Found]]:
+    """Where the step stands, and the metrics."""
+    if "{" in text and (found := list(_dict_pairs(text))) and any(item.name in _TRAINER for item in found):
+        steps = {item.name: item.at for item in found}
+        step = next((steps[name] for name in _STEPS if name in steps), None)
+        return step, [item for item in found if item.name not in _STEPS]
+    step = _step(text)
+    epoch = _EPOCH.search(text)
+    if step is None and epoch is None and "loss" not in text.lower():
+        return None, []
+    found = [item for item in _pairs(text) if item.name not in _STEPS and item.name != "epoch"]
+    if step is None and epoch is None and not any("loss" in item.name for item in found):
+        return None, []
+    if epoch is not None and found:
+        found.append(Found("epoch", epoch.start(1), epoch[1], None))
+        if epoch[2]:
+            found.append(Found("batch", epoch.start(2), epoch[2], None))
+    return step, found
+
+
+def _step(text: str) -> int | None:
+    first = None
+    for m in _STEP.finditer(text):
+        if len(m[2]) <= 18 and (first is None or m[1].lower().startswith(("global", "total"))):
+            first = m.start(2)
+    return first
+
+
+def _pairs(text: str) -> Iterator[Found]:
+    if m := _REDUCED.search(text):
+        yield Found("loss_scale", m.start(1), m[1], None)
+        return
+    offset = 0
+    for segment in text.split("|")[:MAX_PAIRS]:
+        if m := _SEGMENT.match(segment):
+            yield Found(normalised(m[1]), offset + m.start(2), m[2], None)
+        else:
+            for _, m in zip(range(MAX_PAIRS), _WORD.finditer(segment), strict=False):
+                if m[1].lower() not in _STOP:
+                    before = _BEFORE.search(segment, max(m.start() - 40, 0), m.start())
+                    name = (before[1] if before else "") + m[1]
+                    yield Found(normalised(name), offset + m.start(2), m[2], m[3])
+        offset += len(segment) + 1
+
+
+def _dict_pairs(text: str) -> Iterator[Found]:
+    for _, group in zip(range(MAX_PAIRS), _DICT.finditer(text), strict=False):
+        for _, m in zip(range(MAX_PAIRS), _DICT_PAIR.finditer(group[0]), strict=False):
+            yield Found(normalised(m[1]), group.start() + m.start(2), m[2], None)

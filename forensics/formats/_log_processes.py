@@ -1,0 +1,148 @@
+"""Which process wrote a line: numbers for the ranks, hosts and actors that prefixes name, and what is known of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from forensics.artifact import Sink
+from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_time import Clock, Stamp
+
+MAX_PROCESSES = 4096
+SURVEY_LINES = 4000
+
+_SRUN = re.compile(r" {0,4}(\d{1,5}):(?: |$)")
+_HOST = re.compile(r"([a-z][a-z0-9.-]{0,80}): (?=\S)")
+_KERNEL_TEXT = re.compile(r"(?:NVRM|pcieport|mlx5_core|EXT4-fs|oom-kill|oom_reaper|nvidia-nv\w+|docker0|IPv6): ")
+_SCHEDULER_TABLE = re.compile(
+    r"LAST SEEN +TYPE +REASON|^\s*JobID\b.*\bState\b|^JobID\|.*State|^Events:|^ +Last State: ", re.MULTILINE
+)
+_SCHEDULER_LINE = re.compile(r"^(?:slurmstepd|srun|slurmd|salloc): ", re.MULTILINE)
+
+
+@dataclass
+class Survey:
+    """What the beginning of a log says about all of it."""
+
+    labels: Labels
+    kernel: bool = False
+    scheduler_table: bool = False
+    several_writers: bool = False
+
+
+def survey(text: str, clock: Clock) -> Survey:
+    lines = [line for line in text.splitlines()[:SURVEY_LINES] if line.strip()]
+    found = Survey(_labels(lines))
+    found.scheduler_table = _SCHEDULER_TABLE.search(text) is not None
+    stamps: list[Stamp] = []
+    n_kernel = 0
+    writers: set[tuple[str | None, int | None]] = set()
+    hosts: set[str] = set()
+    for raw in lines:
+        line = parse(raw[:2000], found.labels)
+        if line.stamp is not None:
+            stamps.append(line.stamp)
+        n_kernel += line.writer == "kernel" or _KERNEL_TEXT.match(line.text) is not None
+        if line.writer == "nccl":
+            writers.add((line.host, line.pid))
+        if line.host is not None and line.rank is None:
+            hosts.add(line.host)
+    clock.survey(stamps)
+    found.kernel = n_kernel * 2 > len(lines) > 0
+    found.several_writers = len(writers) > 1 or len(hosts) > 1
+    return found
+
+
+def _labels(lines: list[str]) -> Labels:
+    numbers = [m[1] for line in lines if (m := _SRUN.match(line))]
+    names = Counter(m[1] for line in lines if (m := _HOST.match(line)) and _is_host(m[1]))
+    return Labels(
+        srun=len(numbers) * 5 > len(lines) * 4 and len(numbers) > 1,
+        hosts={name for name, n in names.items() if n > 1},
+    )
+
+
+def _is_host(name: str) -> bool:
+    """A name with a digit, and a hyphen or one of the usual beginnings: `gpu-a01`, `node17`, `ip-10-0-0-3`."""
+    if not any(letter.isdigit() for letter in name):
+        return False
+    return re.match(r"(?:node|host|gpu|worker|compute|ip-|dgx|nid|cn|gn|pod|train-|n|c)[\w.-]*\d", name) is not None
+
+
+class Processes:
+    """Numbers processes; 0 is the writer of lines without a mark of their own, and the file as a whole."""
+
+    def __init__(self, found: Survey) -> None:
+        self._several = found.several_writers
+        self._numbers: dict[tuple[str, str | int | None, int | None], int] = {}
+        self._known: dict[int, dict[str, int | str]] = {}
+        self._local_of: dict[int, int] = {}
+        self.seen: set[int] = set()
+
+    def number(self, line: Line) -> int:
+        number = self._number(line)
+        self.seen.add(number)
+        return number
+
+    def _number(self, line: Line) -> int:
+        if line.rank is not None:
+            number = self._get(("rank", line.rank, None))
+            self._learn(number, rank=line.rank, host=line.host, pid=line.pid, device=line.device)
+            if line.local_rank is not None:
+                self._local_of[line.local_rank] = line.rank
+                self._learn(number, local_rank=line.local_rank)
+            return number
+        if line.local_rank is not None:
+            number = self._get(("local", line.host, line.local_rank))
+            self._learn(number, local_rank=line.local_rank, host=line.host)
+            return number
+        if line.actor is not None and line.pid is not None:
+            number = self._get(("pid", line.host, line.pid))
+            self._learn(number, pid=line.pid, host=line.host)
+            return number
+        if line.writer == "nccl" and line.pid is not None:
+            number = self._get(("pid", line.host, line.pid)) if self._several else 0
+            self._learn(number, pid=line.pid, host=line.host, device=line.device)
+            return number
+        if line.host is not None:
+            number = self._get(("host", line.host, None)) if self._several else 0
+            self._learn(number, host=line.host)
+            return number
+        return 0
+
+    def of_rank(self, rank: int, **known: int | str | None) -> int:
+        """The process of a rank that a line of another process tells of."""
+        number = self._get(("rank", rank, None))
+        self._learn(number, rank=rank, **known)
+        return number
+
+    def learn_rank(self, number: int, rank: int, world_size: int) -> None:
+        """The process itself says which rank it is."""
+        self._learn(number, rank=rank, world_size=world_size)
+
+    def _get(self, key: tuple[str, str | int | None, int | None]) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            if len(self._numbers) >= MAX_PROCESSES:
+                return 0
+            number = self._numbers[key] = len(self._numbers) + 1
+        return number
+
+    def _learn(self, number: int, **known: int | str | None) -> None:
+        facts = self._known.setdefault(number, {})
+        for name, value in known.items():
+            if value is not None:
+                facts.setdefault(name, value)
+
+    def describe(self, sink: Sink) -> None:
+        """Tells the sink what is known. torchrun's `[default3]:` names the local rank: the rank, on a single node."""
+        one_node = all(local == rank for local, rank in self._local_of.items())
+        hosts = {str(facts["host"]) for facts in self._known.values() if "host" in facts}
+        for number, facts in sorted(self._known.items()):
+            local = facts.get("local_rank")
+            if "rank" not in facts and isinstance(local, int) and one_node and len(hosts) < 2:
+                facts["rank"] = local
+            origin = "content" if "rank" in facts else "none"
+            sink.proc(number, rank_origin=origin, **facts)  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""Collects the rows of one log, in file order, and hands them to the sink in batches."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from forensics.artifact import Sink
+from forensics.formats._log_fields import Value
+
+BATCH = 8192
+MAX_PENDING = 40_000
+MAX_EVENTS = 200_000
+MAX_SAME = 5_000  # events of one signature of one process
+MAX_SAMPLES = 2_000_000
+
+
+@dataclass(slots=True)
+class Event:
+    proc: int
+    line: int
+    byte: int | None
+    ts_ns: int | None
+    step: int | None
+    source: str
+    level: str | None
+    signature: str | None
+    cls: str | None
+    role: str
+    exception: str | None = None
+    message: str | None = None
+    stack_id: int | None = None
+    fields: dict[str, Value] = field(default_factory=dict)
+
+
+class EventRows:
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._pending: list[Event] = []
+        self._row = 0
+        self._same: Counter[tuple[int, str]] = Counter()
+        self.kept: Counter[int] = Counter()
+        self.n_dropped = 0
+
+    def add(self, event: Event) -> None:
+        key = (event.proc, event.signature or event.cls or "")
+        self._same[key] += 1
+        if self._same[key] > MAX_SAME or self._row + len(self._pending) >= MAX_EVENTS:
+            self.n_dropped += 1
+            return
+        self.kept[event.proc] += 1
+        self._pending.append(event)
+
+    def holds(self, proc: int, signature: str | None) -> bool:
+        """Whether the process has a row of a signature already."""
+        return signature is not None and (proc, signature) in self._same
+
+    def settle(self, before_line: int | None, *, held: bool = False) -> None:
+        """Hands over rows of lines before `before_line` (None: all), once they are many. `held`: a verdict may come."""
+        limit = MAX_PENDING if held or before_line is not None else BATCH
+        if len(self._pending) < limit:
+            return
+        self._pending.sort(key=lambda event: event.line)
+        cut = len(self._pending)
+        if before_line is not None and len(self._pending) < 2 * MAX_PENDING:
+            cut = next((i for i, event in enumerate(self._pending) if event.line >= before_line), cut)
+        self._emit(self._pending[:cut])
+        del self._pending[:cut]
+
+    def close(self) -> None:
+        self._pending.sort(key=lambda event: event.line)
+        self._emit(self._pending)
+        self._pending = []
+
+    def mark_noise(self, from_line: int, context: str) -> None:
+        """Says of pending rows from a line on that they were expected."""
+        for event in self._pending:
+            if event.line >= from_line:
+                event.role = "noise"
+                event.fields["context"] = context
+
+    def _emit(self, events: list[Event]) -> None:
+        if not events:
+            return
+        columns: dict[str, Any] = {
+            "row": pa.array(range(self._row, self._row + len(events)), pa.int64()),
+            "proc": pa.array([e.proc for e in events], pa.int32()),
+            "step": pa.array([e.step for e in events], pa.int64()),
+            "ts_ns": pa.array([e.ts_ns for e in events], pa.int64()),
+            "line": pa.array([e.line for e in events], pa.int64()),
+            "byte": pa.array([e.byte for e in events], pa.int64()),
+            "source": pa.array([e.source for e in events], pa.string()),
+            "level": pa.array([e.level for e in events], pa.string()),
+            "signature": pa.array([e.signature for e in events], pa.string()),
+            "class": pa.array([e.cls for e in events], pa.string()),
+            "role": pa.array([e.role for e in events], pa.string()),
+            "exception": pa.array([e.exception for e in events], pa.string()),
+            "message": pa.array([e.message for e in events], pa.string()),
+            "stack_id": pa.array([e.stack_id for e in events], pa.uint64()),
+            "fields": pa.array([json.dumps(e.fields) if e.fields else None for e in events], pa.string()),
+        }
+        self._sink.emit("log_event", pa.table(columns))
+        self._row += len(events)
+
+
+class SampleRows:
+    """Columns, not records: metrics are the most frequent rows of a log."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._row = 0
+        self.kept: Counter[int] = Counter()
+        self.n_dropped = 0
+        self._clear()
+
+    @property
+    def is_full(self) -> bool:
+        return self.n_dropped > 0
+
+    def _clear(self) -> None:
+        self._procs: list[int] = []
+        self._steps: list[int | None] = []
+        self._times: list[int | None] = []
+        self._lines: list[int] = []
+        self._names: list[str] = []
+        self._units: list[str | None] = []
+        self._values: list[float] = []
+
+    def add(
+        self,
+        proc: int,
+        step: int | None,
+        ts_ns: int | None,
+        line: int,
+        names: list[str],
+        units: list[str | None],
+        values: list[float],
+    ) -> None:
+        n = len(names)
+        if self._row + len(self._values) + n > MAX_SAMPLES:
+            self.n_dropped += n
+            return
+        self._procs += [proc] * n
+        self._steps += [step] * n
+        self._times += [ts_ns] * n
+        self._lines += [line] * n
+        self._names += names
+        self._units += units
+        self._values += values
+        self.kept[proc] += n
+        if len(self._values) >= 8 * BATCH:
+            self.close()
+
+    def close(self) -> None:
+        n = len(self._values)
+        if not n:
+            return
+        self._sink.emit(
+            "sample",
+            pa.table(
+                {
+                    "row": pa.array(range(self._row, self._row + n), pa.int64()),
+                    "proc": pa.array(self._procs, pa.int32()),
+                    "step": pa.array(self._steps, pa.int64()),
+                    "ts_ns": pa.array(self._times, pa.int64()),
+                    "line": pa.array(self._lines, pa.int64()),
+                    "source": pa.array(["log"] * n, pa.string()),
+                    "name": pa.array(self._names, pa.string()),
+                    "unit": pa.array(self._units, pa.string()),
+                    "value": pa.array(self._values, pa.float64()),
+                }
+            ),
+        )
+        self._row += n
+        self._clear()

@@ -1,0 +1,294 @@
+"""Loads one log: lines to processes, messages to events, metric lines to samples."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from functools import lru_cache
+
+from forensics.artifact import Sink, Source, Stacks
+from forensics.formats import _log_judge as judge
+from forensics.formats._log_blocks import Block
+from forensics.formats._log_catalogue import catalogue
+from forensics.formats._log_lines import Block as LineBlock
+from forensics.formats._log_lines import Patterns, Piece, read_blocks
+from forensics.formats._log_metrics import MetricReader
+from forensics.formats._log_prefix import Line, parse
+from forensics.formats._log_processes import Processes, survey
+from forensics.formats._log_rows import Event, EventRows, SampleRows
+from forensics.formats._log_tables import Entry, Table, starts_table
+from forensics.formats._log_time import Clock
+from forensics.formats._log_tracebacks import Tracebacks
+
+# What makes a line worth looking at apart from the catalogue's hints, in RE2 syntax.
+_STRUCTURE = (
+    r"Traceback \(most recent call last\)|File \"[^\"]+\", line \d|(?:Error|Exception|Interrupt|Exit|Timeout)(?:: |:?$)"
+    r"|ERROR|FATAL|CRITICAL|[Ff]atal|[Ee]rror:|Killed|core dumped|[ \[\]][EF]\d{3,4} \d\d:|^[EF]\d{4} |\[[EF] \w"
+    r"|\d [EF] |^[0-3],\d+,\d+,|^kern +:(?:err|crit|alert|emerg)|(?:Root Cause|Failures)[ :(]|Exception i"
+    r"|Process [\w-]+:|Logging error|\.py:\d+: \w*Warning: |nranks \d|(?:stdout|stderr) P |={3,} [A-Za-z0-9]|::test"
+    r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED"
+)
+_METRIC = r"(?i:step|\biter|loss|\bep(?:och)?\b)[^\n]{0,40}\d|'(?:loss|eval_\w+|train_\w+)': "
+_METRIC_WORD = re.compile(r"step|iter|loss|ep(?:och)?\b", re.IGNORECASE)
+_WRITERS = re.compile(rb"\n(\[(?:rank|default|trainer)\d{1,6}\]:)")
+_ECHOED = re.compile(r"\.py:\d+: \w*Warning: ")
+_MAX_STACKS = 50_000
+_PARTIAL_CHARACTERS = 64 * 1024
+
+
+@lru_cache(maxsize=1)
+def patterns() -> Patterns:
+    return Patterns("|".join([*(re.escape(hint) for hint in catalogue().hints), _STRUCTURE]), _METRIC)
+
+
+class Session:
+    def __init__(self, source: Source, sink: Sink) -> None:
+        self._source = source
+        self._sink = sink
+        self._catalogue = catalogue()
+        self._clock = Clock()
+        self._survey = survey(source.head(256 * 1024).text, self._clock)
+        self._processes = Processes(self._survey)
+        self._events = EventRows(sink)
+        self._samples = SampleRows(sink)
+        self._stacks = Stacks()
+        self._n_stacks = 0
+        self._tracebacks = Tracebacks(self._finish)
+        self._tables: dict[int, Table] = {}
+        self._steps: dict[int, int] = {}
+        self._partial: dict[int, str] = {}
+        self._metrics = MetricReader()
+        self._tests = judge.TestRun()
+        self._previous = ""
+        self._echo_line = 0
+        self._n_lines = 0
+        self._sources: set[str] = set()
+        self._n_scheduled = 0
+
+    def run(self) -> None:
+        with self._source.open() as stream:
+            for block in read_blocks(stream, patterns()):
+                self._read(block)
+        self._tracebacks.end_all()
+        for proc in list(self._tables):
+            self._end_table(proc)
+        self._events.close()
+        self._samples.close()
+        if self._n_stacks:
+            self._sink.emit("stack", self._stacks.table())
+        self._describe()
+
+    @property
+    def _busy(self) -> bool:
+        return self._tracebacks.is_open or bool(self._tables) or bool(self._partial)
+
+    def _read(self, block: LineBlock) -> None:
+        index, n = 0, len(block)
+        notable = [*block.notable, n]
+        at = 0
+        while index < n:
+            if not self._busy:
+                while notable[at] < index:
+                    at += 1
+                self._count(block, index, notable[at])
+                index = notable[at]
+                if index >= n:
+                    break
+                self._previous = block[index - 1].text if index else ""
+            piece = block[index]
+            self._take(piece)
+            self._previous = piece.text
+            index += 1
+        if n:
+            self._n_lines = block[n - 1].number
+        for prefix in block.starts(_WRITERS):
+            self._processes.number(parse(prefix, self._survey.labels))
+        self._events.settle(self._tracebacks.first_open_line(), held=self._tests.holding)
+
+    def _count(self, block: LineBlock, start: int, end: int) -> None:
+        """Reads the lines of numbers between two notable lines; only the last one, for its step, once rows are full."""
+        counting = block.counting
+        first, last = bisect_left(counting, start), bisect_left(counting, end)
+        if self._samples.is_full:
+            self._samples.n_dropped += max(last - first - 1, 0)
+            first = max(first, last - 1)
+        for index in counting[first:last]:
+            piece = block[index]
+            if piece.text.startswith('{"'):
+                self._take(piece)
+                continue
+            line = parse(piece.text, self._survey.labels)
+            self._take_metrics(self._processes.number(line), line, piece)
+
+    def _take(self, piece: Piece) -> None:
+        if piece.text.startswith('{"'):
+            for text, stamp in judge.unwrap_json(piece.text):
+                line = parse(text, self._survey.labels)
+                line.stamp = stamp or line.stamp
+                self._take_line(line, piece)
+            return
+        self._take_line(parse(piece.text, self._survey.labels), piece)
+
+    def _take_line(self, line: Line, piece: Piece) -> None:
+        proc = self._processes.number(line)
+        if line.partial or proc in self._partial:
+            line.text = (self._partial.pop(proc, "") + line.text)[:_PARTIAL_CHARACTERS]
+            if line.partial:
+                self._partial[proc] = line.text
+                return
+        if proc in self._tables:
+            if self._tables[proc].feed(line.text, piece.number, piece.byte):
+                return
+            self._end_table(proc)
+
+        if starts_table(line.text):
+            self._tables[proc] = Table()
+            self._tables[proc].feed(line.text, piece.number, piece.byte)
+            return
+
+        def make(kind: str) -> Block:
+            return self._block(proc, kind, line, piece)
+
+        if self._tracebacks.feed(proc, line, piece, make):
+            return
+        self._take_ordinary(proc, line, piece)
+
+    def _block(self, proc: int, kind: str, line: Line, piece: Piece) -> Block:
+        return Block(
+            proc,
+            kind,
+            piece.number,
+            piece.number,
+            piece.byte,
+            self._clock.ns(line.stamp),
+            self._steps.get(proc),
+            line.level,
+            line.writer,
+            line.prefixed,
+            lead=self._previous[:1000],
+            facts=judge.line_facts(line, self._clock),
+        )
+
+    def _take_ordinary(self, proc: int, line: Line, piece: Piece) -> None:
+        text = line.text
+        if piece.number == self._echo_line and text[:1].isspace():
+            return  # the source line that warnings.warn shows
+        if _ECHOED.search(text):
+            self._echo_line = piece.number + 1
+        verdict = self._tests.note(text, piece.number)
+        if verdict is not None:
+            self._events.mark_noise(verdict, "test-output")
+        if _METRIC_WORD.search(text):
+            self._take_metrics(proc, line, piece)
+        matches = self._catalogue.match(text)
+        if not matches and not judge.looks_like_error(line):
+            return
+        block = self._block(proc, "line", line, piece)
+        names = {match.name for match in matches}
+        if names & {"fatal-python-error", "faulthandler-timeout"}:
+            block.kind = "fault"
+        elif names & {"anomaly-forward", "anomaly-induced"} and "Traceback" in text:
+            block.kind = "anomaly"
+        else:
+            block.state = "message"
+        block.append(text)
+        block.matches = matches
+        for match in matches:
+            if match.name == "nccl-init":
+                fields = match.fields
+                self._processes.learn_rank(proc, int(str(fields["nccl_rank"])), int(str(fields["world_size"])))
+        self._tracebacks.open(block)
+
+    def _take_metrics(self, proc: int, line: Line, piece: Piece) -> None:
+        metrics = self._metrics.read(line.text)
+        if metrics is None:
+            return
+        if metrics.step is not None:
+            self._steps[proc] = metrics.step
+        if metrics.names:
+            ts_ns = self._clock.ns(line.stamp)
+            self._samples.add(proc, metrics.step, ts_ns, piece.number, metrics.names, metrics.units, metrics.values)
+
+    def _finish(self, block: Block) -> None:
+        frames = list(reversed(block.frames)) if block.kind == "fault" else block.frames
+        stack_id = None
+        if frames and self._n_stacks < _MAX_STACKS:
+            stack_id = self._stacks.add(frames)
+            self._n_stacks += 1
+        text = f"{block.exception}: {block.message}" if block.exception else block.message
+        matches = block.matches if block.matches is not None and len(block.lines) == 1 else self._catalogue.match(text)
+        for said in judge.judge(block, text, matches, self._tests.expected(block.line)):
+            self._add(block, said, stack_id)
+
+    def _add(self, block: Block, said: judge.Said, stack_id: int | None) -> None:
+        self._sources.add(said.source)
+        self._n_scheduled += said.cls.startswith("sched.") and said.role == "primary"
+        self._events.add(
+            Event(
+                block.proc, block.line, block.byte, block.ts_ns, block.step, said.source, said.level, said.signature,
+                said.cls, said.role, block.exception, block.message or None, stack_id, said.fields,
+            )
+        )  # fmt: skip
+
+    def _end_table(self, proc: int) -> None:
+        for entry in self._tables.pop(proc).entries:
+            self._add_entry(proc, entry)
+
+    def _add_entry(self, writer: int, entry: Entry) -> None:
+        code = entry.exit_code
+        proc = writer
+        if entry.rank is not None:
+            proc = self._processes.of_rank(entry.rank, host=entry.host, pid=entry.pid, local_rank=entry.local_rank)
+            if code is not None:
+                self._sink.proc(proc, exit_code=code if code >= 0 else None, signal=-code if code < 0 else None)
+        stack_id = self._stacks.add(entry.frames)
+        self._n_stacks += stack_id is not None
+        block = Block(proc, "exception", entry.line, entry.line, entry.byte, exception=entry.exception)
+        block.ts_ns = self._clock.ns(judge.table_time(entry.texts.get("time", "")))
+        block.lines = entry.message
+        for said in judge.judge_entry(entry, self._catalogue, block):
+            if said.role != "evidence" and self._events.holds(proc, said.signature):
+                said.role, said.fields["repeats"] = "evidence", True
+            self._add(block, said, stack_id)
+
+    def _describe(self) -> None:
+        self._processes.describe(self._sink)
+        self._sink.clock(self._clock.kind)
+        if self._source.damage:
+            self._sink.warn("truncated", self._source.damage, "what the log said after this point")
+            self._sink.damaged("partial")
+        if self._events.n_dropped:
+            self._sink.warn(
+                "too-many-events",
+                f"{self._events.n_dropped} further events of kinds that occur very often were counted, not kept",
+                "how often and when the most frequent messages came later on",
+            )
+        if self._samples.n_dropped:
+            self._sink.warn(
+                "too-many-samples",
+                f"{self._samples.n_dropped} further metric values were counted, not kept",
+                "metrics of the later part of the log",
+            )
+        if self._clock.n_foreign:
+            self._sink.warn(
+                "mixed-clocks",
+                f"{self._clock.n_foreign} stamps follow another clock than most; their events have no time",
+                "the order in time of those events",
+            )
+        self._cover()
+
+    def _cover(self) -> None:
+        kept = self._events.kept
+        if self._survey.kernel:
+            self._sink.cover("log_event.kernel", job=True, n_read=self._n_lines, n_kept=kept.total())
+            return
+        if self._survey.scheduler_table:
+            self._sink.cover("log_event.scheduler", job=True, n_read=self._n_lines, n_kept=kept.total())
+            return
+        if self._sources & {"slurm", "kubernetes", "lsf", "scheduler"} or self._n_scheduled:
+            self._sink.cover("log_event.scheduler", job=True, complete=False, n_read=self._n_lines, n_kept=kept.total())
+        complete = not self._source.damage
+        for proc in sorted(self._processes.seen | {0} if not self._processes.seen else self._processes.seen):
+            self._sink.cover("log_event", proc=proc, complete=complete, n_read=self._n_lines, n_kept=kept[proc])
+        for proc, n in sorted(self._samples.kept.items()):
+            self._sink.cover("sample", proc=proc, complete=complete, n_read=self._n_lines, n_kept=n)

@@ -1,0 +1,267 @@
+"""Follows tracebacks and messages of several lines, for several interleaved processes, and hands over whole ones.
+
+Each process has a stack of open blocks: a second traceback that begins before the first one's end (two writers without
+prefixes, or one inside the other's message) does not lose the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from forensics.artifact import Frame
+from forensics.formats._log_blocks import (
+    CAUSE,
+    DURING,
+    FAULT_FRAME,
+    FRAME,
+    HEADER,
+    MAX_LINES,
+    Block,
+    bare_exception_line,
+    continues,
+    exception_line,
+)
+from forensics.formats._log_lines import Piece
+from forensics.formats._log_prefix import Line
+
+MAX_OPEN = 64  # blocks of one process
+MAX_LEAD = 6  # lines between what introduces a traceback and its header
+MAX_FOREIGN = 40  # lines of others between the frames of one traceback
+
+_REPEATED = re.compile(r"\s*\[Previous line repeated (\d+) more times?\]")
+_MARGIN = re.compile(r"\s*\| ?")
+_SEPARATOR = re.compile(r"\s*\+[-+]{2,}(?: (\d+) )?[-+]*\s*$")
+_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]{0,40}\])? \(most recent call first\):")
+_FAULT_LINE = re.compile(
+    r"\s*(?:<no Python frame>|\.\.\.$|Binary file |<.{0,80}>$|Extension modules:|Python runtime state"
+    r"|Current thread's C)"
+)
+_IGNORED = re.compile(r"Exception ignored (?:in|on|while)|--- Logging error ---")
+_OWNER = re.compile(r"(?:Exception in thread (?P<thread>[^:]{1,80})|\^?C?Process (?P<process>[\w-]{1,60})):")
+
+
+class Tracebacks:
+    def __init__(self, finished: Callable[[Block], None]) -> None:
+        self._finished = finished
+        self._open: dict[int, list[Block]] = {}
+        self._last: dict[int, Block] = {}
+        # What the lines before a traceback say of it, and where they stand.
+        self._chain: dict[int, tuple[int, str, Block]] = {}
+        self._ignored: dict[int, int] = {}
+        self._groups: set[int] = set()  # processes in the middle of an exception group
+        self._owner: dict[int, tuple[int, dict[str, str]]] = {}
+        self._recent: tuple[int, int] | None = None  # process and line of the last line that was taken
+        self._adopted: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
+
+    def first_open_line(self) -> int | None:
+        return min((block.first_line for blocks in self._open.values() for block in blocks), default=None)
+
+    def open(self, block: Block) -> None:
+        blocks = self._open.setdefault(block.proc, [])
+        if len(blocks) >= MAX_OPEN:
+            self._end(blocks[0])
+            blocks = self._open.setdefault(block.proc, [])
+        blocks.append(block)
+
+    def feed(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> bool:
+        """Takes a line when it belongs to an open block or opens one. `make(kind)` gives a new block at this line."""
+        proc = self._owner_of(proc, line, piece)
+        taken = self._feed(proc, line, piece, make)
+        if taken:
+            self._recent = (proc, piece.number)
+        return taken
+
+    def end_all(self) -> None:
+        for blocks in list(self._open.values()):
+            for block in list(reversed(blocks)):
+                self._end(block)
+
+    def _owner_of(self, proc: int, line: Line, piece: Piece) -> int:
+        """The process whose traceback an unmarked line goes on with: only the first line of a logged message has a
+        prefix, and the last line of a prefixed traceback may lack it. Nothing may lie between."""
+        if proc != 0 or self._open.get(0) or self._recent is None or line.prefixed or line.level:
+            return proc
+        other, number = self._recent
+        blocks = self._open.get(other)
+        if other == 0 or not blocks or piece.number - number > 1:
+            return proc
+        text = line.text
+        if blocks[-1].state == "frames" and (text[:1].isspace() or exception_line(text)):
+            self._adopted = other
+        elif self._adopted != other or blocks[-1].state != "message":
+            return proc
+        return other
+
+    def _feed(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> bool:
+        blocks = self._open.get(proc)
+        top = blocks[-1] if blocks else None
+        text = line.text
+        if proc in self._groups:
+            if _SEPARATOR.match(text):
+                if top is not None and top.at_margin:
+                    self._end(top, text)
+                return True
+            if m := _MARGIN.match(text):
+                line.text = text = text[m.end() :]
+            elif HEADER not in text:
+                self._groups.discard(proc)
+                if top is not None and top.at_margin:
+                    self._end(top, text)
+                return self._feed(proc, line, piece, make)
+        if HEADER in text:
+            self._open_traceback(proc, line, piece, make)
+            return True
+        if top is not None and self._take(top, line, piece):
+            return True
+        return self._note(proc, line, piece, make)
+
+    def _open_traceback(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> None:
+        text = line.text
+        lead = text[: text.index(HEADER)].strip()
+        blocks = self._open.get(proc)
+        top = blocks[-1] if blocks else None
+        inside = top is not None and top.state == "message" and lead == "Original"
+        if top is not None and top.state == "message" and not inside:
+            self._end(top, text)
+        block = make("exception")
+        block.proc, block.indent = proc, len(text) - len(text.lstrip())
+        block.lead = lead or block.lead
+        if lead.endswith("Exception Group"):
+            self._groups.add(proc)
+            block.indent, block.lead = 0, ""
+        elif proc in self._groups:
+            block.facts["in_group"] = 1
+        block.at_margin = proc in self._groups
+        if inside and top is not None and top.exception:
+            block.facts["wrapped_by"] = top.exception
+        self._set_origin(proc, block, piece.number)
+        self.open(block)
+
+    def _set_origin(self, proc: int, block: Block, number: int) -> None:
+        if number - self._ignored.pop(proc, -MAX_LEAD) < MAX_LEAD:
+            block.context = "ignored-exception"
+        at, owner = self._owner.pop(proc, (-MAX_LEAD, {}))
+        if number - at < MAX_LEAD:
+            block.facts.update(owner)
+        chain = self._chain.pop(proc, None)
+        if chain is not None and number - chain[0] < MAX_LEAD:
+            _, how, before = chain
+            block.facts["chain"] = how
+            block.facts["chain_line"] = before.line
+            if before.exception:
+                block.facts["after"] = before.exception
+            block.context = block.context or before.context
+
+    def _take(self, block: Block, line: Line, piece: Piece) -> bool:
+        block.n_lines += 1
+        if block.n_lines > MAX_LINES:
+            self._end(block, line.text)
+            return False
+        if block.kind == "fault":
+            return self._take_fault(block, line)
+        if block.state == "message":
+            return self._take_message(block, line)
+        return self._take_frame(block, line, piece)
+
+    def _take_frame(self, block: Block, line: Line, piece: Piece) -> bool:
+        text = line.text
+        if m := FRAME.match(text):
+            block.add_frame(Frame((m[4] or "<module>").strip(), m[2], int(m[3])))
+            if not block.frames[1:]:
+                block.indent = min(block.indent, max(len(m[1].expandtabs()) - 2, 0))
+            return True
+        if not text.strip():
+            return block.kind != "anomaly" or self._end(block, text)
+        indent = len(text) - len(text.lstrip())
+        if indent > block.indent or _REPEATED.match(text):
+            return True
+        if block.kind == "anomaly":
+            return self._end(block, text)
+        if found := exception_line(text.strip()):
+            block.start_message(found[0], found[1], piece.number, piece.byte)
+            block.level = line.level or block.level
+            return True
+        block.n_foreign += 1
+        return block.n_foreign > MAX_FOREIGN and self._end(block, text)
+
+    def _take_message(self, block: Block, line: Line) -> bool:
+        text = line.text
+        if not text.strip():
+            block.n_blank += 1
+            return block.n_blank <= 3 or self._end(block, text)
+        if CAUSE in text or DURING in text:
+            self._end(block, text)
+            return False
+        if block.at_margin or continues(block, line):
+            block.append(text[block.indent :] if text[: block.indent].isspace() else text)
+            return True
+        return self._end(block, text)
+
+    def _take_fault(self, block: Block, line: Line) -> bool:
+        text = line.text
+        if _THREAD.match(text.strip()):
+            # Keep the crashing thread's frames, else those of the last thread, which is the main one.
+            if not (block.frames and "current" in block.facts):
+                block.frames.clear()
+            block.state = "other" if "current" in block.facts else "frames"
+            if "Current thread" in text:
+                block.facts["current"] = 1
+            return True
+        if m := FAULT_FRAME.match(text):
+            if block.state == "frames":
+                number = int(m[2]) if m[2].isdigit() else None
+                block.add_frame(Frame(m[3].strip(), m[1], number))
+            return True
+        if not text.strip() or _FAULT_LINE.match(text):
+            return True
+        return self._end(block, text)
+
+    def _note(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> bool:
+        """What introduces a traceback, tracebacks without a header, exceptions without a traceback."""
+        text = line.text
+        if (CAUSE in text or DURING in text) and proc in self._last:
+            self._chain[proc] = (piece.number, "cause" if CAUSE in text else "during", self._last[proc])
+            return True
+        if "Exception ignored" in text or "Logging error" in text:
+            if _IGNORED.match(text.strip()):
+                self._ignored[proc] = piece.number
+            return False
+        if text.rstrip().endswith(":") and (m := _OWNER.search(text)):
+            self._owner[proc] = (piece.number, {name: value for name, value in m.groupdict().items() if value})
+            return False
+        if (m := FRAME.match(text)) and m[4]:
+            block = make("exception")
+            block.proc, block.indent = proc, max(len(m[1].expandtabs()) - 2, 0)
+            block.add_frame(Frame(m[4].strip(), m[2], int(m[3])))
+            self.open(block)
+            return True
+        in_group = proc in self._groups
+        if found := exception_line(text.strip()) if in_group else bare_exception_line(text.strip()):
+            block = make("exception")
+            block.proc, block.at_margin = proc, in_group
+            if in_group:
+                block.facts["in_group"] = 1
+            block.indent = len(text) - len(text.lstrip())
+            block.start_message(found[0], found[1], piece.number, piece.byte)
+            self._set_origin(proc, block, piece.number)
+            self.open(block)
+            return True
+        return False
+
+    def _end(self, block: Block, follow: str = "") -> bool:
+        """Ends a block and hands it over; False, for the line at hand is not its own."""
+        blocks = self._open.get(block.proc, [])
+        if block in blocks:
+            blocks.remove(block)
+        if not blocks:
+            self._open.pop(block.proc, None)
+        block.follow = follow
+        if block.kind == "exception":
+            self._last[block.proc] = block
+        self._finished(block)
+        return False

@@ -1,0 +1,98 @@
+"""Loads logs: stdout and stderr of one or many ranks, launchers, containers, schedulers, kernels.
+
+Any text that no other format claims better is loaded as a log. Names of the events come from `signatures/*.toml`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+from forensics.artifact import Head, Sink, Source
+from forensics.formats._log_catalogue import catalogue
+from forensics.formats._log_metrics import parse_metrics
+from forensics.formats._log_prefix import Labels, parse
+from forensics.formats._log_session import Session
+
+VERSION = 1
+TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
+PROVIDES = ("log_event", "log_event.kernel", "log_event.scheduler", "sample")
+
+_ANY_TEXT = 10
+_KEY_VALUES = 12
+_METRICS = 30
+_LOG = 40
+_LINES = 400
+
+_KEY_VALUE = re.compile(
+    r"\s*(?:- ?)?(?:[\w .()/+-]{1,60}:(?: |$)|[\w.-]{1,60}==|[A-Z_][A-Z0-9_]*=|\$ |\+ |export |\[pip3?\] )"
+)
+_CSV_ROW = re.compile(r"[^,\t]{0,80}(?:[,\t][^,\t]{0,80}){1,60}$")
+_NAME = re.compile(r"\s*[A-Za-z_][\w ./%()\[\]-]{0,60}\s*$")
+_NUMBER = re.compile(r"\s*[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)\s*%?\s*$")
+_TRACEBACK = re.compile(
+    r'Traceback \(most recent call last\)|^\s*File "[^"]+", line \d+, in |^Fatal Python error', re.MULTILINE
+)
+_STRUCTURED_TRACE = re.compile(r"^[VIWEC]\d{4} [\d:.]+ \d+ [^\]]+\] \{\"")
+
+
+def recognise(head: Head) -> int:
+    """10 for any text, 40 for text with log prefixes, tracebacks or known messages, 0 for binary, JSON and CSV."""
+    text = _text_of(head)
+    lines = [line for line in (text or "").splitlines()[:_LINES] if line.strip()]
+    if text is None or not lines or _is_document(lines, text) or _is_csv(lines):
+        return 0
+    n_records = sum(not line.startswith("\t") for line in lines)
+    if sum(_STRUCTURED_TRACE.match(line) is not None for line in lines) * 2 > n_records:
+        return _ANY_TEXT
+    return _confidence(text, lines)
+
+
+def _confidence(text: str, lines: list[str]) -> int:
+    parsed = [parse(line[:4000], Labels()) for line in lines]
+    n_prefixed = sum(line.prefixed or line.level is not None or line.rank is not None for line in parsed)
+    if _TRACEBACK.search(text) or n_prefixed * 3 > len(lines):
+        return _LOG
+    n_metrics = sum(parse_metrics(line.text) is not None for line in parsed[:100])
+    if n_metrics * 2 > min(len(parsed), 100):
+        return _METRICS
+    if sum(_KEY_VALUE.match(line) is not None for line in lines) * 2 > len(lines):
+        return _KEY_VALUES
+    if any(match.role != "noise" for line in parsed for match in catalogue().match(line.text)):
+        return _LOG
+    return _METRICS if n_metrics * 4 > min(len(parsed), 100) else _ANY_TEXT
+
+
+def _text_of(head: Head) -> str | None:
+    for mark, encoding in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
+        if head.data.startswith(mark):
+            return head.data[2:].decode(encoding, "replace")
+    sample = head.data.rstrip(b"\0")
+    if b"\0" in sample:
+        return None
+    control = sum(byte < 32 and byte not in b"\t\n\r\f\v\b\x1b\x07" for byte in sample[:4096])
+    return None if control * 20 > len(sample[:4096]) else head.text
+
+
+def _is_document(lines: list[str], text: str) -> bool:
+    """JSON: one document, or records of numbers a line; records that hold a message are a log."""
+    first = lines[0].lstrip("\ufeff \t")
+    if first.startswith("{"):
+        return not (first.startswith('{"') and re.search(r'"(?:log|message|msg|textPayload)" ?: ?"', first))
+    if not first.startswith("[") or first.startswith("[1,"):
+        return False  # "[1,3]<stdout>:" is Open MPI's
+    return re.match(r"\[\s*(?:[\[{\"]|-?\d[\d.eE+-]*\s*,|$)", text.lstrip("\ufeff \t\r\n")) is not None
+
+
+def _is_csv(lines: list[str]) -> bool:
+    if len(lines) < 2 or not all(_CSV_ROW.match(line) for line in lines[:50]):
+        return False
+    for separator in (",", "\t"):
+        cells = [line.split(separator) for line in lines[:50]]
+        if len(cells[0]) > 1 and len({len(row) for row in cells}) == 1 and all(map(_NAME.match, cells[0])):
+            return any(_NUMBER.match(cell) for cell in cells[1])
+    return False
+
+
+def load(source: Source, sink: Sink) -> None:
+    Session(source, sink).run()
