@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from forensics.artifact import Frame
-from forensics.formats._log_catalogue import Match
+from forensics.formats._log_catalogue import Match, catalogue
 from forensics.formats._log_prefix import Line
 
 MESSAGE_CHARACTERS = 64 * 1024
@@ -89,6 +89,7 @@ class Block:
     lines: list[str] = field(default_factory=list)
     n_characters: int = 0
     n_lines: int = 0
+    last_line: int = 0  # the last one that was its own
     n_blank: int = 0
     n_foreign: int = 0
     lead: str = ""  # the line before it
@@ -166,7 +167,9 @@ def continues(block: Block, line: Line) -> bool:
 
 
 def _is_prose(text: str) -> bool:
-    return _PROSE.match(text) is not None or (_SENTENCE.match(text) is not None and _COUNTING.search(text) is None)
+    if _PROSE.match(text) is None and (_SENTENCE.match(text) is None or _COUNTING.search(text) is not None):
+        return False
+    return not catalogue().match(text)  # else it is a message of its own
 
 
 def _same_logger(block: Block, line: Line) -> bool:

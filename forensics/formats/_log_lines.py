@@ -78,8 +78,9 @@ class Block:
         return Piece(self._first_number + index, self._starts[index], text)
 
     def starts(self, pattern: re.Pattern[bytes]) -> list[str]:
-        """What a pattern finds anywhere in the block, each text once; for prefixes, which boring lines have too."""
-        return sorted(text.decode("utf-8", "replace") for text in set(pattern.findall(self._data)))
+        """What a pattern that begins with a line feed finds in the block, each text once: prefixes of any line."""
+        found = set(pattern.findall(self._data)) | set(pattern.findall(b"\n" + self._data[:200]))
+        return sorted(text.decode("utf-8", "replace") for text in found)
 
     def _split(self) -> None:
         pieces: list[bytes] = []

@@ -40,6 +40,7 @@ _BEFORE = re.compile(
 )
 # A whole field of a `name: value | name: value` line (Megatron).
 _SEGMENT = re.compile(r"\s*([A-Za-z][\w ()/.-]{1,60}?)\s*:\s*([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?)\s*$")
+_LOSS = re.compile(r"(?:^|_)loss(?:$|[._](?:avg|mean|max|min|scale|std|ema))")
 _REDUCED = re.compile(r"(?:reducing (?:loss scale )?to|setting loss scale to:) (\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b")
 _STOP = frozenset(
     {"in", "of", "at", "to", "for", "on", "by", "from", "with", "and", "or", "than", "is", "was", "after", "before"}
@@ -182,7 +183,7 @@ def _find(text: str) -> tuple[int | None, list[Found]]:
     if step is None and epoch is None and "loss" not in text.lower():
         return None, []
     found = [item for item in _pairs(text) if item.name not in _STEPS and item.name != "epoch"]
-    if step is None and epoch is None and not any("loss" in item.name for item in found):
+    if step is None and epoch is None and not any(_LOSS.search(item.name) for item in found):
         return None, []
     if epoch is not None and found:
         found.append(Found("epoch", epoch.start(1), epoch[1], None))

@@ -16,6 +16,7 @@ SURVEY_LINES = 4000
 _SRUN = re.compile(r" {0,4}(\d{1,5}):(?: |$)")
 _HOST = re.compile(r"([a-z][a-z0-9.-]{0,80}): (?=\S)")
 _KERNEL_TEXT = re.compile(r"(?:NVRM|pcieport|mlx5_core|EXT4-fs|oom-kill|oom_reaper|nvidia-nv\w+|docker0|IPv6): ")
+_DATE = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[T _]\d\d:\d\d")
 _SCHEDULER_TABLE = re.compile(
     r"LAST SEEN +TYPE +REASON|^\s*JobID\b.*\bState\b|^JobID\|.*State|^Events:|^ +Last State: ", re.MULTILINE
 )
@@ -49,7 +50,7 @@ def survey(text: str, clock: Clock) -> Survey:
             writers.add((line.host, line.pid))
         if line.host is not None and line.rank is None:
             hosts.add(line.host)
-    clock.survey(stamps)
+    clock.survey(stamps, _DATE.findall(text))
     found.kernel = n_kernel * 2 > len(lines) > 0
     found.several_writers = len(writers) > 1 or len(hosts) > 1
     return found

@@ -22,7 +22,8 @@ from forensics.formats._log_tracebacks import Tracebacks
 
 # What makes a line worth looking at apart from the catalogue's hints, in RE2 syntax.
 _STRUCTURE = (
-    r"Traceback \(most recent call last\)|File \"[^\"]+\", line \d|(?:Error|Exception|Interrupt|Exit|Timeout)(?:: |:?$)"
+    r"Traceback \(most recent call last\)|File \"[^\"]+\", line \d|"
+    r"(?:Error|Exception|Group|Interrupt|Exit|Timeout|Failure|Abort|Refused|Signal)\d?(?:\(|: |:?$)"
     r"|ERROR|FATAL|CRITICAL|[Ff]atal|[Ee]rror:|Killed|core dumped|[ \[\]][EF]\d{3,4} \d\d:|^[EF]\d{4} |\[[EF] \w"
     r"|\d [EF] |^[0-3],\d+,\d+,|^kern +:(?:err|crit|alert|emerg)|(?:Root Cause|Failures)[ :(]|Exception i"
     r"|Process [\w-]+:|Logging error|\.py:\d+: \w*Warning: |nranks \d|(?:stdout|stderr) P |={3,} [A-Za-z0-9]|::test"
@@ -142,6 +143,7 @@ class Session:
             self._end_table(proc)
 
         if starts_table(line.text):
+            self._tracebacks.end_messages()
             self._tables[proc] = Table()
             self._tables[proc].feed(line.text, piece.number, piece.byte)
             return

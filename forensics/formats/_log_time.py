@@ -73,15 +73,20 @@ class Clock:
         self._year: int | None = None
         self._month = 0
 
-    def survey(self, stamps: list[Stamp]) -> None:
-        """Settles kind and year by the stamps at the log's beginning."""
+    def survey(self, stamps: list[Stamp], dates: list[tuple[str, str, str]]) -> None:
+        """Settles kind and year by the stamps at the log's beginning and by dates in its text on the same days."""
         self._seen.update("local" if stamp.kind == "yearless" else stamp.kind for stamp in stamps)
         if self._seen:
             self.kind = max(sorted(self._seen), key=lambda kind: self._seen[kind])
         for stamp in stamps:
             if stamp.kind in {"local", "epoch"}:
                 self._note_year(stamp)
-                break
+                return
+        days = {(stamp.month, stamp.day) for stamp in stamps if stamp.kind == "yearless"}
+        for year, month, day in dates:
+            if (int(month), int(day)) in days:
+                self._year, self._month = int(year), int(month)
+                return
 
     def ns(self, stamp: Stamp | None) -> int | None:
         if stamp is None:

@@ -27,6 +27,8 @@ from forensics.formats._log_prefix import Line
 
 MAX_OPEN = 64  # blocks of one process
 MAX_LEAD = 6  # lines between what introduces a traceback and its header
+# A block of which nothing came for so many lines of the log is over; its writer may have ended with it.
+QUIET_LINES = {"message": 256, "frames": 4096}
 MAX_FOREIGN = 40  # lines of others between the frames of one traceback
 
 _REPEATED = re.compile(r"\s*\[Previous line repeated (\d+) more times?\]")
@@ -49,14 +51,15 @@ class Tracebacks:
         # What the lines before a traceback say of it, and where they stand.
         self._chain: dict[int, tuple[int, str, Block]] = {}
         self._ignored: dict[int, int] = {}
-        self._groups: set[int] = set()  # processes in the middle of an exception group
+        self._groups: dict[int, int] = {}  # processes in the middle of an exception group, with their last line
         self._owner: dict[int, tuple[int, dict[str, str]]] = {}
+        self._next_check = 0
         self._recent: tuple[int, int] | None = None  # process and line of the last line that was taken
         self._adopted: int | None = None
 
     @property
     def is_open(self) -> bool:
-        return bool(self._open)
+        return bool(self._open or self._groups)
 
     def first_open_line(self) -> int | None:
         return min((block.first_line for blocks in self._open.values() for block in blocks), default=None)
@@ -67,14 +70,32 @@ class Tracebacks:
             self._end(blocks[0])
             blocks = self._open.setdefault(block.proc, [])
         blocks.append(block)
+        self._recent = (block.proc, block.first_line)
 
     def feed(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> bool:
         """Takes a line when it belongs to an open block or opens one. `make(kind)` gives a new block at this line."""
+        if piece.number >= self._next_check:
+            self._end_quiet(piece.number)
         proc = self._owner_of(proc, line, piece)
         taken = self._feed(proc, line, piece, make)
         if taken:
             self._recent = (proc, piece.number)
         return taken
+
+    def _end_quiet(self, number: int) -> None:
+        self._next_check = number + 128
+        for blocks in list(self._open.values()):
+            for block in list(blocks):
+                if number - max(block.last_line, block.first_line) > QUIET_LINES.get(block.state, 256):
+                    self._end(block)
+        self._groups = {proc: last for proc, last in self._groups.items() if number - last < QUIET_LINES["message"]}
+
+    def end_messages(self) -> None:
+        """Ends messages to which nothing more can come, as their writers are known to have ended."""
+        for blocks in list(self._open.values()):
+            for block in list(blocks):
+                if block.state == "message":
+                    self._end(block)
 
     def end_all(self) -> None:
         for blocks in list(self._open.values()):
@@ -91,7 +112,8 @@ class Tracebacks:
         if other == 0 or not blocks or piece.number - number > 1:
             return proc
         text = line.text
-        if blocks[-1].state == "frames" and (text[:1].isspace() or exception_line(text)):
+        in_frames = blocks[-1].state == "frames"
+        if (text[:1].isspace() or exception_line(text)) if in_frames else continues(blocks[-1], line):
             self._adopted = other
         elif self._adopted != other or blocks[-1].state != "message":
             return proc
@@ -102,6 +124,7 @@ class Tracebacks:
         top = blocks[-1] if blocks else None
         text = line.text
         if proc in self._groups:
+            self._groups[proc] = piece.number
             if _SEPARATOR.match(text):
                 if top is not None and top.at_margin:
                     self._end(top, text)
@@ -109,7 +132,7 @@ class Tracebacks:
             if m := _MARGIN.match(text):
                 line.text = text = text[m.end() :]
             elif HEADER not in text:
-                self._groups.discard(proc)
+                del self._groups[proc]
                 if top is not None and top.at_margin:
                     self._end(top, text)
                 return self._feed(proc, line, piece, make)
@@ -117,6 +140,7 @@ class Tracebacks:
             self._open_traceback(proc, line, piece, make)
             return True
         if top is not None and self._take(top, line, piece):
+            top.last_line = piece.number
             return True
         return self._note(proc, line, piece, make)
 
@@ -132,7 +156,7 @@ class Tracebacks:
         block.proc, block.indent = proc, len(text) - len(text.lstrip())
         block.lead = lead or block.lead
         if lead.endswith("Exception Group"):
-            self._groups.add(proc)
+            self._groups[proc] = piece.number
             block.indent, block.lead = 0, ""
         elif proc in self._groups:
             block.facts["in_group"] = 1

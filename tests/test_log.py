@@ -1,0 +1,398 @@
+"""Logs as files: prefixes, processes, times, metrics, coverage, damage. Tracebacks are in test_log_tracebacks.py."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import ARTIFACTS, SHARED, MemorySink, load, needs_artifacts
+
+from forensics.artifact import Head, Source
+from forensics.formats import log
+from forensics.formats._log_metrics import parse_metrics
+from forensics.formats._log_prefix import Labels, parse
+from forensics.states import CAPABILITIES
+
+OOM = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 0 bytes is free."
+
+
+def read(tmp_path: Path, text: str | bytes, name: str = "x.log") -> MemorySink:
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return load(log, path)
+
+
+def events(tmp_path: Path, text: str | bytes) -> list[dict[str, Any]]:
+    return read(tmp_path, text).rows("log_event")
+
+
+def signatures(tmp_path: Path, text: str | bytes) -> list[str | None]:
+    return [row["signature"] for row in events(tmp_path, text)]
+
+
+def recognised(text: str | bytes) -> int:
+    data = text if isinstance(text, bytes) else text.encode()
+    return log.recognise(Head("x", data[:65536], len(data) <= 65536))
+
+
+@pytest.mark.parametrize(
+    ("raw", "text", "known"),
+    [
+        ("[rank3]:[W1129 11:41:45.714000000 x.cpp:989] hi", "hi", {"rank": 3, "level": "warning"}),
+        ("[E606 09:09:08.1 x.cpp:9] [PG ID 0 PG GUID 0(default_pg) Rank 3] hi", None, {"rank": 3, "level": "error"}),
+        ("[E ProcessGroupNCCL.cpp:915] [Rank 2] hi", "[Rank 2] hi", {"rank": 2, "level": "error"}),
+        ("W1129 11:41:45.714000 26306 torch/distributed/run.py:874] hi", "hi", {"writer": "torch/distributed/run.py"}),
+        ("[rank0]:V1109 10:12:07.312000 4188 a/b.py:2] [0/1] [__recompiles]   hi", "  hi", {"compile_id": "0/1"}),
+        ("[default3]:[rank11]:   hi", "  hi", {"rank": 11, "local_rank": 3}),
+        ("[default3]:  hi", "  hi", {"local_rank": 3, "rank": None}),
+        ("[1,3]<stderr>:hi", "hi", {"rank": 3}),
+        ("(EngineCore_0 pid=26) ERROR 06-11 11:46:39 [core.py:517]   hi", "  hi", {"pid": 26, "actor": "EngineCore_0"}),
+        ("(W pid=1, ip=10.0.0.1) hi [repeated 5x across cluster]", "hi", {"host": "10.0.0.1", "repeated": 5}),
+        ("2026-11-29T11:41:45.714Z stderr F   hi", "  hi", {"partial": False}),
+        ("2026-11-29T11:41:45.714Z stderr P hi", "hi", {"partial": True}),
+        ("2022-05-11 10:11:58,004 INFO hi", "hi", {"level": "info"}),
+        ("2023-01-01 12:00:00,123 - my.log - ERROR - hi", "hi", {"level": "error"}),
+        ("12/29/2023 10:11:12 - WARNING - __main__ -   hi", None, {"level": "warning"}),
+        ("[2023-11-02 14:20:07,311] [INFO] [config.py:1003:print] hi", "hi", {"level": "info"}),
+        ("[INFO|trainer.py:2048] hi", "hi", {"level": "info"}),
+        ("ERROR:torch.distributed.api:hi", "hi", {"level": "error", "writer": "torch.distributed.api"}),
+        ("[ERROR] 2024-07-03-19:45:13 (PID:62, Device:1, RankID:43) hi", "hi", {"rank": 43, "pid": 62}),
+        ("[2026-05-21 06:40:12 TP3] hi", "hi", {"rank": 3}),
+        ("[1894120.118823] hi", "hi", {"writer": "kernel"}),
+        ("kern  :warn  : 2025-01-21T04:41:44,285060+00:00 hi", "hi", {"writer": "kernel", "level": "warning"}),
+        ("3,3964,206764307,-;hi", "hi", {"writer": "kernel", "level": "error"}),
+        ("Jan  2 15:20:12 host7 kernel: hi", "hi", {"host": "host7", "writer": "kernel"}),
+        ("2025-01-02T15:20:12+0800 host7 kernel: hi", "hi", {"host": "host7", "writer": "kernel"}),
+        ("h-21:8123:8301 [1] misc/socket.cc:5 NCCL WARN hi", None, {"host": "h-21", "pid": 8123, "level": "warning"}),
+        ("gpu-a01: [rank2]: hi", "hi", {"host": "gpu-a01", "rank": 2}),
+        ("RuntimeError: hi", "RuntimeError: hi", {"host": None, "rank": None, "level": None}),
+    ],
+)
+def test_prefixes_are_taken_off_and_kept(raw: str, text: str | None, known: dict[str, Any]) -> None:
+    line = parse(raw, Labels(hosts={"gpu-a01"}))
+    assert text is None or line.text == text
+    assert {name: getattr(line, name) for name in known} == known
+
+
+def test_srun_labels_are_ranks_only_where_the_whole_log_has_them(tmp_path: Path) -> None:
+    labelled = "".join(f"{i % 4}: step {i} loss 1.0\n" for i in range(40)) + f"3: RuntimeError: {OOM}\n"
+    sink = read(tmp_path, labelled)
+    row = sink.rows("log_event")[0]
+    assert sink.procs[row["proc"]]["rank"] == 3
+    clock = "22:01:27 Warning SystemOOM System OOM encountered, victim process: python, pid: 8\n" * 3
+    assert {row["proc"] for row in events(tmp_path, clock)} == {0}
+
+
+def test_each_rank_is_a_process_with_its_own_coverage(tmp_path: Path) -> None:
+    sink = read(tmp_path, "[rank1]: loading\n[rank0]: RuntimeError: boom\n[rank5]: waiting\n")
+    assert {known["rank"] for known in sink.procs.values()} == {0, 1, 5}
+    assert {c["proc"] for c in sink.coverage if c["capability"] == "log_event"} == set(sink.procs)
+
+
+def test_the_role_prefix_of_torchrun_is_the_local_rank(tmp_path: Path) -> None:
+    sink = read(tmp_path, "[default0]:[rank8]: RuntimeError: a\n[default1]:RuntimeError: b\n")
+    by_message = {row["message"]: sink.procs[row["proc"]] for row in sink.rows("log_event")}
+    assert by_message["a"]["rank"] == 8
+    assert by_message["b"].get("rank") is None and by_message["b"]["local_rank"] == 1
+
+
+def test_nccl_says_which_rank_a_file_belongs_to(tmp_path: Path) -> None:
+    text = "h1:81:81 [1] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n"
+    text += "h1:81:83 [1] NCCL INFO comm 0x55d0 rank 9 nranks 16 cudaDev 1 busId 101d0 - Init COMPLETE\n"
+    known = read(tmp_path, text).procs[0]
+    assert (known["rank"], known["world_size"], known["host"], known["pid"]) == (9, 16, "h1", 81)
+
+
+def test_container_logs_are_unwrapped(tmp_path: Path) -> None:
+    rows = events(tmp_path, '{"log":"RuntimeError: boom\\n","stream":"stderr","time":"2026-03-01T10:00:00.5Z"}\n')
+    assert (rows[0]["message"], rows[0]["ts_ns"]) == ("boom", 1772359200_500000000)
+    rows = events(
+        tmp_path, "2026-03-01T10:00:00Z stderr P RuntimeError: CUDA err\n2026-03-01T10:00:00Z stderr F or: x\n"
+    )
+    assert rows[0]["message"] == "CUDA error: x"
+
+
+def test_structured_records_give_their_traceback(tmp_path: Path) -> None:
+    record = (
+        '{"level": "ERROR", "message": "failed", "exc_info": "Traceback (most recent call last):\\n  File \\"a.py\\",'
+    )
+    rows = events(tmp_path, record + ' line 3, in f\\n    g()\\nValueError: bad"}\n')
+    assert [row["exception"] for row in rows if row["exception"]] == ["ValueError"]
+
+
+def test_colours_and_progress_bars_do_not_hide_messages(tmp_path: Path) -> None:
+    bar = "".join(f"\r{i:3d}%|###| {i}/100 [00:01<00:02]" for i in range(100))
+    text = f"start\n{bar}\r\x1b[31mRuntimeError\x1b[0m: {OOM}\nend\n"
+    row = events(tmp_path, text)[0]
+    assert (row["signature"], row["line"]) == ("cuda-oom", 2)
+    assert text.encode()[row["byte"] :].startswith(b"\x1b[31mRuntimeError")
+
+
+def test_a_byte_is_where_the_decisive_line_begins(tmp_path: Path) -> None:
+    text = "ö first line\r\nsecond\r\nRuntimeError: boom\r\n".encode() * 3
+    rows = events(tmp_path, text)
+    assert [row["line"] for row in rows] == [3, 6, 9]
+    assert all(text[row["byte"] :].startswith(b"RuntimeError: boom") for row in rows)
+
+
+def test_text_in_utf_16_is_read_without_byte_positions(tmp_path: Path) -> None:
+    row = events(tmp_path, f"start\nRuntimeError: {OOM}\n".encode("utf-16"))[0]
+    assert (row["signature"], row["line"], row["byte"]) == ("cuda-oom", 2, None)
+
+
+def test_zoned_stamps_are_of_the_epoch_and_others_local(tmp_path: Path) -> None:
+    sink = read(tmp_path, "2026-03-01T12:00:00+02:00 ERROR bad thing\n")
+    assert (sink.clock_kind, sink.rows("log_event")[0]["ts_ns"]) == ("epoch", 1772359200 * 10**9)
+    sink = read(tmp_path, "2026-03-01 10:00:00,250 ERROR bad thing\n")
+    assert (sink.clock_kind, sink.rows("log_event")[0]["ts_ns"]) == ("local", 1772359200_250000000)
+
+
+def test_stamps_without_a_year_take_it_from_the_log(tmp_path: Path) -> None:
+    glog = "E{day} 10:00:00.000000 7 a/b.py:1] it broke\n"
+    rows = events(tmp_path, "2026-12-31 09:00:00 INFO start\n" + glog.format(day="1231") + glog.format(day="0101"))
+    assert [row["ts_ns"] for row in rows] == [1798711200 * 10**9, 1798797600 * 10**9]
+    alone = events(tmp_path, glog.format(day="1231"))[0]
+    assert alone["ts_ns"] is None and '"yearless_ns"' in alone["fields"]
+
+
+def test_stamps_of_another_clock_are_not_mixed_in(tmp_path: Path) -> None:
+    sink = read(tmp_path, "2026-03-01 10:00:00 ERROR a\n" * 3 + "2026-03-01T10:00:00Z ERROR b\n")
+    assert [row["ts_ns"] is None for row in sink.rows("log_event")] == [False, False, False, True]
+    assert [warning["code"] for warning in sink.warnings] == ["mixed-clocks"]
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "values"),
+    [
+        ("{'loss': 2.1013, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.1}", None, {"grad_norm": 1.25}),
+        ("{'loss': '2.101', 'grad_norm': 'nan', 'epoch': '0.1'}", None, {"loss": 2.101, "grad_norm": math.nan}),
+        ("| 5/9 [00:01]{'loss': 0.0, 'grad_norm': tensor(nan, device='cuda:0')}", None, {"grad_norm": math.nan}),
+        ("loss=1.2 step=3", 3, {"loss": 1.2}),
+        ("step 3 | loss 1.2 | grad_norm 0.4", 3, {"loss": 1.2, "grad_norm": 0.4}),
+        ("iter 3: loss 1.2, time 815.80ms, lr 1e-4", 3, {"loss": 1.2, "learning_rate": 1e-4}),
+        ("step 7: train loss 3.2, val loss 3.3", 7, {"train_loss": 3.2, "val_loss": 3.3}),
+        ("step 2 loss nan", 2, {"loss": math.nan}),
+        (
+            " iteration 9/ 20 | lm loss: 1.1E+01 | loss scale: 65536.0 | grad norm: 8.1 | number of nan iterations: 0",
+            9,
+            {"loss": 11.0, "loss_scale": 65536.0, "grad_norm": 8.1, "nan_iterations": 0.0},
+        ),
+        (
+            "Epoch 0:  12%|#| 120/1000 [00:10<01:20, 11.2it/s, train_loss=0.52]",
+            None,
+            {"train_loss": 0.52, "epoch": 0.0},
+        ),
+        ('{"global_step": 12, "loss": NaN, "name": "x"}', 12, {"loss": math.nan}),
+        ("Rank 0 Skipping step. Attempted loss scale: 4, reducing to 2", None, {"loss_scale": 2.0}),
+    ],
+)
+def test_printed_metrics_become_samples(text: str, step: int | None, values: dict[str, float]) -> None:
+    found = parse_metrics(text)
+    assert found is not None and found.step == step
+    named = dict(zip(found.names, found.values, strict=True))
+    assert {name: named.get(name) for name in values} == pytest.approx(values, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["  File 'x.py', line 3, in step", "loss function 2 layers", "10,000 steps done", "epoch"]
+)
+def test_lines_that_only_mention_metrics_give_none(text: str) -> None:
+    found = parse_metrics(text)
+    assert found is None or not found.names
+
+
+def test_lines_of_one_loop_are_read_alike(tmp_path: Path) -> None:
+    sink = read(tmp_path, "".join(f"[rank{i % 2}]: step {i} loss {i / 8} lr 1e-{i % 5}\n" for i in range(200)))
+    rows = [row for row in sink.rows("sample") if row["name"] == "loss"]
+    assert [(row["step"], row["value"]) for row in rows] == [(i, i / 8) for i in range(200)]
+    assert [row["row"] for row in sink.rows("sample")] == list(range(400))
+
+
+def test_an_event_has_the_last_step_of_its_process(tmp_path: Path) -> None:
+    text = "[rank0]: step 7 loss 1\n[rank1]: step 9 loss 1\n[rank0]: RuntimeError: boom\nplain\nRuntimeError: other\n"
+    assert [(row["message"], row["step"]) for row in events(tmp_path, text)] == [("boom", 7), ("other", None)]
+
+
+def test_kernel_and_scheduler_texts_cover_no_process(tmp_path: Path) -> None:
+    kernel = read(tmp_path, "[12.118823] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n" * 2)
+    assert [c["capability"] for c in kernel.coverage] == ["log_event.kernel"]
+    assert kernel.clock_kind == "boot"
+    table = "LAST SEEN   TYPE      REASON   OBJECT   MESSAGE\n22:01:33    Warning   Evicted  pod/a    low on memory\n"
+    assert [c["capability"] for c in read(tmp_path, table).coverage] == ["log_event.scheduler"]
+    mixed = "epoch 1\nslurmstepd: error: *** JOB 4 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n"
+    assert {c["capability"] for c in read(tmp_path, mixed).coverage} == {"log_event", "log_event.scheduler"}
+
+
+def test_errors_that_nothing_names_are_evidence(tmp_path: Path) -> None:
+    rows = events(
+        tmp_path, "ERROR: the frobnicator is unwell\nall fine, 0 errors\nE1129 11:41:45.714000 7 a/b.py:1] odd\n"
+    )
+    assert [(row["class"], row["role"]) for row in rows] == [("line.error", "evidence")] * 2
+
+
+def test_a_message_that_says_it_goes_on_is_evidence(tmp_path: Path) -> None:
+    rows = events(tmp_path, f"WARNING: {OOM} Skipping this batch and continuing\nstep 2 loss 1.0\n")
+    assert (rows[0]["signature"], rows[0]["role"]) == ("cuda-oom", "evidence")
+    assert '"handled": true' in rows[0]["fields"]
+    final = events(tmp_path, "Connect to 10.0.0.3<1> failed : Connection refused, giving up retrying\n")
+    assert final[0]["role"] == "primary"
+
+
+def test_errors_that_passing_tests_provoke_are_noise(tmp_path: Path) -> None:
+    session = f"==== test session starts ====\ntests/a.py::test_x PASSED\n---- Captured ----\nRuntimeError: {OOM}\n"
+    assert [row["role"] for row in events(tmp_path, session + "==== 3 passed in 0.10s ====\n")] == ["noise", "evidence"]
+    failing = f"==== test session starts ====\n==== FAILURES ====\nRuntimeError: {OOM}\n==== 1 failed in 0.10s ====\n"
+    assert [row["role"] for row in events(tmp_path, failing)] == ["primary"]
+    begun = "test_{} (tests.T.test_x) ... \nRuntimeError: " + OOM
+    unit = f"{begun.format('a')}\nok\n{begun.format('b')}\nFAIL\n"
+    assert [row["role"] for row in events(tmp_path, unit)] == ["noise", "primary"]
+
+
+def test_the_source_line_of_a_warning_is_not_a_message(tmp_path: Path) -> None:
+    text = "a.py:3: UserWarning: odd\n  raise RuntimeError('CUDA error: an illegal memory access was encountered')\n"
+    assert signatures(tmp_path, text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Training completed. Do not forget\n", ["job-completed"]),
+        ("finished, exit code 0\n", ["job-completed", "job-exit-code"]),
+        ("Process exited with code 137\n", ["job-exit-code"]),
+        ("run.sh: line 3:  1234 Killed                  python train.py\n", ["shell-killed"]),
+        ("epoch 3 done\n", []),
+    ],
+)
+def test_the_end_of_a_job_is_named(tmp_path: Path, text: str, names: list[str]) -> None:
+    assert signatures(tmp_path, text) == names
+
+
+def test_out_of_memory_texts_are_joined_over_wrapped_lines(tmp_path: Path) -> None:
+    text = (
+        "ERROR CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total\n"
+        "capacity of 8.00 GiB of which 10.00 MiB is free. Including non-PyTorch\n"
+        "memory, this process has 7.00 GiB memory in use. Of the allocated memory\n"
+        "6.00 GiB is allocated by PyTorch, and 500.00 MiB is reserved by PyTorch\n"
+        "but unallocated.\nepoch 2\n"
+    )
+    rows = events(tmp_path, text)
+    assert len(rows) == 1 and '"reserved_unallocated_bytes": 524288000' in rows[0]["fields"]
+    assert '"capacity_bytes": 8589934592' in rows[0]["fields"]
+
+
+@pytest.mark.parametrize("wrapper", [gzip.compress, bytes])
+def test_a_cut_log_keeps_what_came_before(tmp_path: Path, wrapper: Any) -> None:
+    text = "".join(f"step {i} loss 1.0 {i * 7919 % 65536}\n" for i in range(3000)) + f"RuntimeError: {OOM}\n"
+    data = wrapper((text * 3).encode())
+    for cut in (0, 1, 2, 20, len(data) // 3, len(data) // 2, len(data) - 1):
+        sink = read(tmp_path, data[:cut])
+        assert sink.quality in {"complete", "partial"}
+    assert (sink.quality == "partial") == (wrapper is gzip.compress)
+    assert all(c["complete"] == (sink.quality == "complete") for c in sink.coverage)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\n\n\n",
+        b"\r\r\r\n\r",
+        b"\x00" * 5000 + b"RuntimeError: x\n",
+        bytes(range(256)) * 300,
+        b"\xff\xfe",
+        b"\xff\xfe" + b"R\x00u",
+        b"\xc3\x28\xa0\xa1 RuntimeError: \xf0\x28\x8c\xbc\n",
+        b"Traceback (most recent call last):\n" * 3000,
+        b"  + Exception Group Traceback (most recent call last):\n" * 500,
+        b"".join(
+            b"  " * i + b"+-+---------------- 1 ----------------\n" + b"  " * i + b"| ValueError: x\n"
+            for i in range(400)
+        ),
+        b"Root Cause (first observed failure):\n[0]:\n  exitcode  : 99999999999999999999 (pid: x)\n" * 50,
+        b'{"log": ' * 2000 + b"\n",
+        b'{"log":"' + b"\\u0000" * 1000 + b'"}\n',
+        b"[" * 50000 + b"\n" + b"(" * 50000 + b"\n" + b"{'loss': " * 9000 + b"\n",
+        b"step 99999999999999999999999999 loss 1e999999 grad_norm 1" + b"0" * 5000 + b"\n",
+        b"2026-99-99 99:99:99,999 ERROR x\nE1399 99:99:99.999999 1 a.py:1] x\n",
+        b"[rank" + b"9" * 400 + b"]: RuntimeError: x\n[rank999999]: RuntimeError: x\n",
+    ],
+)
+def test_hostile_bytes_never_raise(tmp_path: Path, data: bytes) -> None:
+    recognised(data)
+    sink = read(tmp_path, data)
+    assert {c["capability"] for c in sink.coverage} <= set(CAPABILITIES)
+
+
+def test_a_line_without_end_is_read_in_pieces(tmp_path: Path) -> None:
+    began = time.process_time()
+    sink = read(tmp_path, b"CUDA out of memory. Tried to allocate " * 260_000 + b"\nRuntimeError: boom\n")
+    assert time.process_time() - began < 20
+    assert sink.rows("log_event")[-1]["line"] == 2
+    assert all(len(row["message"]) <= 65536 for row in sink.rows("log_event"))
+
+
+def test_a_flood_is_bounded_and_said_so(tmp_path: Path) -> None:
+    sink = read(tmp_path, "NVRM: Xid (PCI:0000:3b:00): 13, pid=1, x\n" * 6000 + "RuntimeError: boom\n")
+    rows = sink.rows("log_event")
+    assert len(rows) == 5001 and rows[-1]["exception"] == "RuntimeError"
+    assert [warning["code"] for warning in sink.warnings] == ["too-many-events"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(st.sampled_from("aE[]:|+ \n\r\t\x1b{}'\"0123456789.,-FileTracebk(mostcl)"), max_size=400))
+def test_any_text_is_read(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    recognised(text)
+    read(tmp_path_factory.mktemp("t"), text)
+
+
+@pytest.mark.parametrize(
+    ("data", "low", "high"),
+    [
+        (b"\x00\x01\x02PK\x03\x04" * 30, 0, 0),
+        (b'{"a": 1}', 0, 0),
+        (b'[{"a": 1}]', 0, 0),
+        (b'{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n', 0, 0),
+        (b"step,loss,lr\n1,0.5,1e-4\n2,0.4,1e-4\n", 0, 0),
+        (b"Python 3.9.19\ndevice_map: auto\ntorch==2.1.0\nCUDA: 12.1\n$ nvidia-smi\n", 10, 15),
+        (b"some notes about the run\nthat nobody reads\n", 10, 15),
+        (b"step 1 loss 2.0\nstep 2 loss 1.0\n", 20, 35),
+        (
+            f'hello\nTraceback (most recent call last):\n  File "a.py", line 1, in f\nRuntimeError: {OOM}\n'.encode(),
+            40,
+            40,
+        ),
+        (b"[2026-05-21 06:40:12 TP0] Prefill batch.\n" * 3, 40, 40),
+        ("2026-03-01 10:00:00 INFO hi\n".encode("utf-16"), 40, 40),
+        (b'{"log":"hi\\n","stream":"stderr","time":"2026-03-01T10:00:00Z"}\n' * 3, 10, 40),
+        (b"[1894120.118823] pcieport 0000:00:03.0: AER: Corrected error received\n" * 3, 40, 40),
+    ],
+)
+def test_content_decides_how_surely_it_is_a_log(data: bytes, low: int, high: int) -> None:
+    assert low <= recognised(data) <= high
+
+
+@needs_artifacts
+def test_no_real_log_gives_a_warning_and_rows_are_in_file_order() -> None:
+    paths = [p for p in sorted((ARTIFACTS / "crash_log").iterdir()) if log.recognise(Source(p, p.name).head()) >= 40]
+    paths += sorted((SHARED / "cases" / "dev").glob("*/artifacts/**/*.log"))
+    assert len(paths) > 60
+    for path in paths:
+        sink = load(log, path)
+        assert not sink.warnings, path
+        rows = sink.rows("log_event")
+        assert [row["row"] for row in rows] == list(range(len(rows)))
+        assert [row["line"] for row in rows] == sorted(row["line"] for row in rows)
+        assert set(sink.procs) | {row["proc"] for row in rows} | {0} >= {row["proc"] for row in rows}
+
+
+@needs_artifacts
+def test_healthy_jobs_have_no_failure_in_their_logs() -> None:
+    for path in sorted((SHARED / "cases" / "dev").glob("2*/artifacts/**/*.log")):
+        failures = [row for row in load(log, path).rows("log_event") if row["role"] in {"primary", "symptom"}]
+        assert [row["signature"] for row in failures if row["signature"] != "xid"] == [], path
