@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 2 << 20
 PIECE_BYTES = 64 * 1024  # longer pieces of a line are cut into several
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,512}(?:\x07|\x1b\\)|[@-Z\\-_])")

@@ -41,6 +41,12 @@ _BEFORE = re.compile(
 # A whole field of a `name: value | name: value` line (Megatron).
 _SEGMENT = re.compile(r"\s*([A-Za-z][\w ()/.-]{1,60}?)\s*:\s*([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?)\s*$")
 _LOSS = re.compile(r"(?:^|_)loss(?:$|[._](?:avg|mean|max|min|scale|std|ema))")
+# Statistics lines of servers (vLLM, SGLang, TGI): every `name: number unit` between commas.
+_SERVING = re.compile(r"KV cache usage: |token usage: |throughput(?: \([\w/]+\))?: |#running-req: ")
+_SERVED = re.compile(
+    r"(?:^|[,.\]:] ?)\s*#?([A-Za-z][\w /-]{1,60}?)(?: \([\w/]+\))?: ([-+]?\d[\d.]*)"
+    r"(?: ?(%|reqs|tokens/s|GB|GiB|ms|s))?(?=,|\.?\s*$|\. )"
+)
 _REDUCED = re.compile(r"(?:reducing (?:loss scale )?to|setting loss scale to:) (\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b")
 _STOP = frozenset(
     {"in", "of", "at", "to", "for", "on", "by", "from", "with", "and", "or", "than", "is", "was", "after", "before"}
@@ -178,6 +184,8 @@ def _find(text: str) -> tuple[int | None, list[Found]]:
         steps = {item.name: item.at for item in found}
         step = next((steps[name] for name in _STEPS if name in steps), None)
         return step, [item for item in found if item.name not in _STEPS]
+    if _SERVING.search(text):
+        return None, [Found(normalised(m[1]), m.start(2), m[2], m[3]) for m in _SERVED.finditer(text)]
     step = _step(text)
     epoch = _EPOCH.search(text)
     if step is None and epoch is None and "loss" not in text.lower():

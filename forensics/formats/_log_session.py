@@ -29,8 +29,11 @@ _STRUCTURE = (
     r"|Process [\w-]+:|Logging error|\.py:\d+: \w*Warning: |nranks \d|(?:stdout|stderr) P |={3,} [A-Za-z0-9]|::test"
     r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED"
 )
-_METRIC = r"(?i:step|\biter|loss|\bep(?:och)?\b)[^\n]{0,40}\d|'(?:loss|eval_\w+|train_\w+)': "
-_METRIC_WORD = re.compile(r"step|iter|loss|ep(?:och)?\b", re.IGNORECASE)
+_METRIC = (
+    r"(?i:step|\biter|loss|\bep(?:och)?\b)[^\n]{0,40}\d|'(?:loss|eval_\w+|train_\w+)': "
+    r"|throughput[^\n]{0,20}: \d|token usage: "
+)
+_METRIC_WORD = re.compile(r"step|iter|loss|ep(?:och)?\b|throughput|token usage", re.IGNORECASE)
 _WRITERS = re.compile(rb"\n(\[(?:rank|default|trainer)\d{1,6}\]:)")
 _ECHOED = re.compile(r"\.py:\d+: \w*Warning: ")
 _MAX_STACKS = 50_000
