@@ -17,16 +17,19 @@ PIECE_BYTES = 1 << 20  # one piece holds at least this much, where the array is 
 EVENT_BYTES = 64 << 20  # no event is longer: beyond, the rest of the stream is given up
 TEXT_BYTES = 64 << 20  # the same for what stands before or after an array
 _PROBE_BYTES = 1 << 18  # an event longer than this is never used to check a cut
-_CUT_TRIES = 24
+_CUT_BUDGET = 4 << 20  # bytes looked at to find one cut
+_END_BUDGET = 64 << 20  # bytes looked at to find the end of an array in one chunk
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _CUT = re.compile(rb"\}\s*,\s*(?=\{)")
 # Possessive throughout, so that it is linear: anything up to the next bracket outside of strings.
-_TO_BRACKET = re.compile(rb'(?:[^{}\[\]"]++|"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"|")*+([{}\[\]])')
+_IN_STRING = rb'[^"\\\n]*+(?:\\.[^"\\\n]*+)*+'
+_TO_BRACKET = re.compile(rb'(?:[^{}\[\]"]++|"' + _IN_STRING + rb'"|"(?=' + _IN_STRING + rb"\n))*+([{}\[\]])")
 _PHASE = re.compile(rb'"ph"\s*:')
 _EVENT_KEY = re.compile(rb'\{\s*"(?:ph|name|cat|pid|tid|ts|args)"\s*:')
 _END = re.compile(rb"\}[\s,]*+\]")
 _EMPTY = re.compile(rb"\s*\]")
+_AFTER_END = re.compile(rb'\s*(?:\}|\]|\{|,\s*(?:"[^"\\\n]{0,200}"\s*:|[\]}])|,?\s*\Z)')
 _AFTER_ARRAY = re.compile(
     rb'\s*,\s*"(?:traceName|displayTimeUnit|baseTimeNanoseconds|distributedInfo|schemaVersion|deviceProperties'
     rb'|trace_id|INFO|WARNING|ERROR|VERBOSE|STAGE|USDT)"\s*:|\s*\}\s*\Z'
@@ -47,39 +50,56 @@ def event_end(data: bytes, start: int, limit: int) -> int:
             return at
 
 
-def is_cut(data: bytes, start: int, limit: int) -> bool:
-    """Whether the object at `start` is an event of its own, complete before `limit`."""
-    end = event_end(data, start, min(limit, start + _PROBE_BYTES))
-    return end > 0 and _PHASE.search(data, start, end) is not None
+class _CutTest:
+    """Tells places between two events from places between other objects, within a budget."""
+
+    def __init__(self, data: bytes, limit: int) -> None:
+        self._data = data
+        self._limit = limit
+        self._budget = _CUT_BUDGET
+        self.likely: tuple[int, int] | None = None  # the first place asked about whose object looks like an event
+
+    @property
+    def spent(self) -> bool:
+        return self._budget < 0
+
+    def passes(self, cut: tuple[int, int]) -> bool:
+        """Whether the object after the cut is an event, complete before the limit."""
+        start = cut[1]
+        limit = min(self._limit, start + _PROBE_BYTES)
+        end = event_end(self._data, start, limit)
+        self._budget -= (limit if end < 0 else end) - start
+        if self.likely is None and _EVENT_KEY.match(self._data, start, limit):
+            self.likely = cut
+        return end > 0 and _PHASE.search(self._data, start, end) is not None
 
 
 def next_cut(data: bytes, position: int, limit: int) -> tuple[int, int] | None:
     """End of one event and start of the next, the first such place from `position` on."""
-    fallback = None
-    for tries, found in enumerate(_CUT.finditer(data, position, limit), 1):
-        if is_cut(data, found.end(), limit):
-            return found.start() + 1, found.end()
-        if fallback is None and _EVENT_KEY.match(data, found.end(), limit):
-            fallback = found.start() + 1, found.end()
-        if tries >= _CUT_TRIES:
-            return fallback
+    test = _CutTest(data, limit)
+    for found in _CUT.finditer(data, position, limit):
+        cut = found.start() + 1, found.end()
+        if test.passes(cut):
+            return cut
+        if test.spent:
+            return test.likely
     return None
 
 
 def last_cut(data: bytes, position: int) -> tuple[int, int] | None:
-    """The last place between two events of which the second is complete."""
+    """The last place between two events of which the second is complete; in long damaged data, one that looks so."""
+    test = _CutTest(data, len(data))
     for window in (1 << 16, 1 << 20, len(data)):
         start = max(position, len(data) - window)
-        cuts = list(_CUT.finditer(data, start))[-_CUT_TRIES:]
-        for found in reversed(cuts):
-            if is_cut(data, found.end(), len(data)):
-                return found.start() + 1, found.end()
-        for found in reversed(cuts):
-            if _EVENT_KEY.match(data, found.end()):
-                return found.start() + 1, found.end()
-        if start == position:
+        for found in reversed(list(_CUT.finditer(data, start))):
+            cut = found.start() + 1, found.end()
+            if test.passes(cut):
+                return cut
+            if test.spent:
+                break
+        if start == position or test.spent:
             break
-    return None
+    return test.likely if len(data) - position > 2 * CHUNK_BYTES else None
 
 
 def array_end(data: bytes, position: int) -> tuple[int, int] | None:
@@ -87,33 +107,43 @@ def array_end(data: bytes, position: int) -> tuple[int, int] | None:
     empty = _EMPTY.match(data, position)
     if empty:
         return position, empty.end()
+    budget = _END_BUDGET
     for found in _END.finditer(data, position):
-        closes = _closes_array(data, position, found.start() + 1)
-        if closes or (closes is None and _AFTER_ARRAY.match(data, found.end())):
+        closes = None
+        if budget > 0:
+            closes, looked_at = _closes_array(data, position, found.start() + 1)
+            budget -= looked_at
+        follows = _AFTER_END if closes else _AFTER_ARRAY
+        if closes is not False and follows.match(data, found.end()):
             return found.start() + 1, found.end()
     return None
 
 
-def _closes_array(data: bytes, position: int, end: int) -> bool | None:
-    """Whether an event ends at `end`; None when the events before it are too damaged to say."""
-    for window in (1 << 12, _PROBE_BYTES):
+def _closes_array(data: bytes, position: int, end: int) -> tuple[bool | None, int]:
+    """Whether an event ends at `end`, None when what is before is too damaged to say; and how much was looked at."""
+    looked_at = 0
+    for window in (1 << 12, 1 << 15, _PROBE_BYTES):
         start = max(position, end - window)
         opens = [found.end() for found in _CUT.finditer(data, start, end)][-8:]
         if start == position:
             opens.insert(0, data.find(b"{", position, end))
+        looked_at += end - start
         for opened in reversed(opens):
             if opened < 0:
                 continue
-            stop = event_end(data, opened, end)
-            if _PHASE.search(data, opened, end if stop < 0 else stop):
-                if stop == end:
-                    return True
-                if stop < 0:
-                    # Inside of an event, unless a quote in it was not escaped.
-                    return None if _AFTER_ARRAY.match(data, end) else False
+            limit = min(len(data), end + _PROBE_BYTES)
+            stop = event_end(data, opened, limit)
+            looked_at += (limit if stop < 0 else stop) - opened
+            if not _PHASE.search(data, opened, end if stop < 0 else min(stop, end)):
+                continue
+            if stop == end:
+                return True, looked_at
+            if stop < 0 or stop > end:
+                # Inside of an event, unless a quote in it was not escaped.
+                return (None if _AFTER_ARRAY.match(data, end) else False), looked_at
         if opens or start == position:
-            return None
-    return None
+            break
+    return None, looked_at
 
 
 @dataclass(frozen=True)
@@ -140,7 +170,9 @@ class EventStream:
         self.texts: list[bytes] = []
         self.array_bytes: list[int] = []  # offset of the first byte inside each array
         self.cut_byte: int | None = None  # where whole events end, when the stream ends inside an array
-        self.lost_bytes = 0
+        self.lost_bytes = 0  # after cut_byte
+        self.skipped_at: int | None = None  # where the array seemed to end before its last events
+        self.skipped_bytes = 0
         self.oversized = False
 
     def chunks(self) -> Iterator[list[Piece]]:
@@ -187,7 +219,9 @@ class EventStream:
             if end:
                 yield self._pieces(end[0])
                 self._at = end[1]
-                return
+                if not self._goes_on():
+                    return
+                continue
             if self._eof:
                 yield self._tail()
                 return
@@ -200,6 +234,19 @@ class EventStream:
                 yield self._pieces(cut[0])
                 self._at = cut[1]
             self._more()
+
+    def _goes_on(self) -> bool:
+        """Whether more events follow: then a stray bracket ended the array, and the event that holds it is skipped."""
+        limit = min(len(self._data), self._at + _PROBE_BYTES)
+        array = _ARRAY.search(self._data, self._at, limit)
+        cut = next_cut(self._data, self._at, array.start() if array else limit)
+        if cut is None:
+            return False
+        if self.skipped_at is None:
+            self.skipped_at = self._offset + self._at
+        self.skipped_bytes += cut[1] - self._at
+        self._at = cut[1]
+        return True
 
     def _tail(self) -> list[Piece]:
         """What is whole of an array that does not end."""

@@ -17,9 +17,12 @@ from forensics.formats._json_events import event_end
 
 _MEND_BYTES = 1 << 20  # longer events are not mended
 _LOOKAHEAD_BYTES = 1 << 20  # how far the end of a damaged event is looked for
+_NEAR_BYTES = 1 << 12
+_FAR_BUDGET = 16 << 20  # of looking farther than near, for one piece
 
 _SPACE = re.compile(rb"[\s,]*+")
 _NEXT_EVENT = re.compile(rb'\}\s*,?\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args)"\s*:)')
+_AFTER_EVENT = re.compile(rb"[\s,]*+(?:\{|\Z)")
 _OPEN_EVENT = re.compile(rb'\{\s*"')
 
 _STRING = r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'
@@ -55,11 +58,13 @@ class Mended:
 def split_events(data: bytes, start: int, end: int) -> Iterator[Mended]:
     """The events of a piece in order, mended where needed."""
     at = start
+    budget = _FAR_BUDGET
     while True:
         opened = _next_open(data, at, end)
         if opened < 0:
             return
-        event = _event_at(data, opened, end)
+        event, looked_at = _event_at(data, opened, end, far=budget > 0)
+        budget -= looked_at
         yield event
         at = event.end
 
@@ -73,30 +78,35 @@ def _next_open(data: bytes, at: int, end: int) -> int:
     return found.start() if found else -1
 
 
-def _event_at(data: bytes, start: int, end: int) -> Mended:
-    stops = []
-    closed = event_end(data, start, min(end, start + _LOOKAHEAD_BYTES))
-    if closed > 0:
-        stops.append(closed)
-        fields = _loads(data[start:closed])
-        if fields is not None:
-            return Mended(start, closed, fields, data[start:closed], "whole")
-    following = _NEXT_EVENT.search(data, start, min(end, start + _LOOKAHEAD_BYTES))
-    if following and following.start() + 1 not in stops:
-        stops.append(following.start() + 1)
-    elif not following and end - start <= _LOOKAHEAD_BYTES:
-        stops.append(data.rfind(b"}", start, end) + 1)
-    for stop in sorted(stop for stop in stops if stop > start):
-        mended = mend_object(data[start:stop])
-        if mended is not None:
-            fields, text, how = mended
-            return Mended(start, stop, fields, text, how)
-    lost = following.start() + 1 if following else end
-    return Mended(start, lost, None, b"{}", "lost")
+def _event_at(data: bytes, start: int, end: int, *, far: bool) -> tuple[Mended, int]:
+    """The event that starts at `start`, and how far beyond the next one its end was looked for.
+
+    Objects inside of args can look like the next event, so its end by brackets counts first, near, then far.
+    """
+    bound = min(end, start + _LOOKAHEAD_BYTES)
+    following = _NEXT_EVENT.search(data, start, bound)
+    next_stop = following.start() + 1 if following else data.rfind(b"}", start, bound) + 1
+    near = min(bound, next_stop + _NEAR_BYTES)
+    looked_at = 0
+    closed = event_end(data, start, near)
+    fields = _loads(data[start:closed]) if closed > 0 else None
+    ends = fields is not None and _AFTER_EVENT.match(data, closed, end)
+    if not ends and next_stop > start and (mended := mend_object(data[start:next_stop], strip=False)):
+        return Mended(start, next_stop, *mended), 0
+    if closed < 0 and far and near < bound:
+        closed = event_end(data, start, bound)
+        looked_at = bound - near
+        fields = _loads(data[start:closed]) if closed > 0 else None
+    if fields is not None:
+        return Mended(start, closed, fields, data[start:closed], "whole"), looked_at
+    for stop, strip in ((closed, False), (next_stop, True), (closed, True)):
+        if stop > start and (mended := mend_object(data[start:stop], strip=strip)):
+            return Mended(start, stop, *mended), looked_at
+    return Mended(start, next_stop if following else end, None, b"{}", "lost"), looked_at
 
 
-def mend_object(raw: bytes) -> tuple[dict[str, Any], bytes, str] | None:
-    """The members of one JSON object, the text that holds them, and whether args had to be left out."""
+def mend_object(raw: bytes, *, strip: bool = True) -> tuple[dict[str, Any], bytes, str] | None:
+    """The members of one JSON object, the text that holds them, and whether args had to be left out (`strip`)."""
     if len(raw) > _MEND_BYTES:
         return None
     text = raw.decode("utf-8", "replace")
@@ -104,7 +114,7 @@ def mend_object(raw: bytes) -> tuple[dict[str, Any], bytes, str] | None:
         fields = _loads(attempt)
         if fields is not None:
             return fields, attempt, "mended"
-    args = _ARGS.search(text)
+    args = _ARGS.search(text) if strip else None
     if args:
         for attempt in _attempts(text[: args.start()] + "}"):
             fields = _loads(attempt)

@@ -23,7 +23,7 @@ SELECT row, {{proc}} AS proc, ts_ns + {{base}} AS ts_ns, kind, coalesce(name, ''
     CASE WHEN on_device THEN TRY_CAST(coalesce(device, TRY_CAST(pid AS BIGINT)) AS INTEGER) END AS device,
     CASE WHEN on_device THEN coalesce(nullif(stream, -1), wait_stream,
         TRY_CAST(regexp_extract(tid, '[0-9]{{{{1,18}}}}$') AS BIGINT)) END AS stream,
-    CASE WHEN ph IN ('X', 'B') THEN greatest(dur_ns, 0) END AS dur_ns,
+    CASE WHEN ph IN ('X', 'B') THEN CASE WHEN dur_ns < 0 THEN 0 ELSE dur_ns END END AS dur_ns,
     CASE WHEN correlation > 0 THEN TRY_CAST(correlation AS UBIGINT) END AS correlation,
     CASE WHEN kind IN ('memcpy', 'memset') OR (kind = 'runtime' AND regexp_matches(name, '[Mm]em(cpy|set)'))
         THEN coalesce(bytes, size) END AS bytes,

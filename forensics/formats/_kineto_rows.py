@@ -145,12 +145,23 @@ class Damage:
     n_stripped: int = 0
     n_lost: int = 0
     lost_bytes: int = 0
+    n_skipped: int = 0  # stretches between events that are no event
     first_byte: int | None = None
+
+    def _at(self, byte: int) -> None:
+        self.first_byte = byte if self.first_byte is None else min(self.first_byte, byte)
+
+    def skip(self, between: bytes, byte: int) -> None:
+        size = len(between.strip(b" \t\r\n,"))
+        if size:
+            self._at(byte)
+            self.n_skipped += 1
+            self.lost_bytes += size
 
     def note(self, event: Mended, byte: int) -> None:
         if event.how == "whole":
             return
-        self.first_byte = byte if self.first_byte is None else min(self.first_byte, byte)
+        self._at(byte)
         self.n_mended += event.how == "mended"
         self.n_stripped += event.how == "stripped"
         if event.how == "lost":
@@ -206,9 +217,13 @@ class EventTable:
 
     def _add_damaged(self, piece: Piece, number: int, place: int, document: int) -> None:
         events = []
+        at = piece.start
         for event in split_events(piece.data, piece.start, piece.end):
+            self.damage.skip(piece.data[at : event.start], piece.byte + at - piece.start)
             self.damage.note(event, piece.byte + event.start - piece.start)
             events.append(_fitting(event.fields, event.text) if event.fields else b"{}")
+            at = event.end
+        self.damage.skip(piece.data[at : piece.end], piece.byte + at - piece.start)
         text = b",".join(events)
         path = self._files.put(number, [b"[", text, b"]"])
         if not self._insert([path], place, document, len(text) + 1024, _NEW_ERA):

@@ -165,14 +165,23 @@ class Trace:
         """Warns about what is broken; returns whether nothing was lost."""
         damage, events = self._table.damage, self._events
         first_byte, lost = damage.first_byte, damage.lost_bytes
-        if damage.n_mended or damage.n_stripped or damage.n_lost:
+        if damage.n_mended or damage.n_stripped or damage.n_lost or damage.n_skipped:
             self._sink.warn(
                 "bad-json",
                 f"events are not valid JSON: {damage.n_mended} mended, {damage.n_stripped} kept without their args, "
-                f"{damage.n_lost} lost",
+                f"{damage.n_lost} lost, {damage.n_skipped} stretches between events skipped",
                 "links, shapes and sizes of the events without args, and the lost events",
                 byte=first_byte,
             )
+        if events.skipped_at is not None:
+            self._sink.warn(
+                "bad-json",
+                f"the list of events seems to end before its last events; skipped {events.skipped_bytes} bytes",
+                "what the skipped events say",
+                byte=events.skipped_at,
+            )
+            first_byte = min(events.skipped_at, first_byte if first_byte is not None else events.skipped_at)
+            lost += events.skipped_bytes
         broken = any(header.how == "parts" for header in self._headers)
         if broken and events.cut_byte is None:
             self._sink.warn(
@@ -194,7 +203,8 @@ class Trace:
             )
             first_byte = events.cut_byte if first_byte is None else min(first_byte, events.cut_byte)
             lost += events.lost_bytes
-        whole = events.cut_byte is None and not damage.n_lost and not self._source.damage
+        nothing_skipped = events.skipped_at is None and not damage.n_skipped and not damage.n_lost
+        whole = nothing_skipped and events.cut_byte is None and not self._source.damage
         if not whole or broken or damage.n_stripped:
             self._sink.damaged("partial", byte=first_byte, lost_bytes=lost or None)
         elif damage.n_mended or any(header.how == "mended" for header in self._headers):

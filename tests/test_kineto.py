@@ -1,0 +1,404 @@
+"""The Kineto format on real traces of every era, and on small ones that show one thing each."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from kineto_traces import BASE_NS, covered, head_of, many, names, op, reader, trace
+from support import ARTIFACTS, load, needs_artifacts
+
+from forensics.artifact import Source
+from forensics.formats import _json_events, kineto
+from forensics.formats._json_events import EventStream
+from forensics.formats._kineto_rows import EventTable
+
+TRACES = ARTIFACTS / "chrome_trace"
+ORACLE = json.loads((ARTIFACTS / "oracle_counts.json").read_text()) if ARTIFACTS.is_dir() else {}
+NOT_KINETO = {
+    "kineto__profile_Cloud-TPU_10.240.1.50.overview_page.json",
+    "tracelens__._huvideo_traces_rank_0_step_3.json",
+}
+read = reader
+REAL = sorted(k.removeprefix("chrome_trace/") for k in ORACLE if k.startswith("chrome_trace/"))
+KINETO = [name for name in REAL if name not in NOT_KINETO]
+
+
+@needs_artifacts
+@pytest.mark.parametrize("name", KINETO)
+def test_every_event_of_a_real_trace_is_read_in_order(name: str) -> None:
+    expected = ORACLE[f"chrome_trace/{name}"]
+    source = Source(TRACES / name, name)
+    with EventTable(2) as table, source.open() as stream:
+        for pieces in EventStream(stream).chunks():
+            table.add(pieces, 0)
+        rows = table.con.execute("SELECT rowid, ph, cat, ts_ns FROM event").fetchall()
+        assert table.damage.first_byte is None
+    assert [row[0] for row in rows] == list(range(expected["n"]))
+    assert Counter(row[1] or "null" for row in rows) == expected["ph"]
+    assert Counter(row[2] or "null" for row in rows) == expected["cat"]
+    times = [row[3] for row in rows if row[3] is not None]
+    assert [min(times), max(times)] == [int(Decimal(str(expected[key])) * 1000) for key in ("tsmin", "tsmax")]
+
+
+@needs_artifacts
+@pytest.mark.parametrize("name", KINETO)
+def test_a_real_trace_is_recognised_and_loads_without_warning(name: str) -> None:
+    assert kineto.recognise(Source(TRACES / name, name).head()) >= 80
+    sink = load(kineto, TRACES / name)
+    cover = covered(sink)
+    assert cover["n_read"] == cover["n_kept"] == ORACLE[f"chrome_trace/{name}"]["n"]
+    assert cover["complete"]
+    assert sink.quality == "complete"
+    assert [w["code"] for w in sink.warnings] == (["no-base-time"] if "large_integer" in name else [])
+    rows = [row["row"] for row in sink.rows("slice")]
+    assert rows == sorted(set(rows))
+    known = set(rows)
+    for row in sink.rows("slice"):
+        for link in ("parent_row", "launch_row", "forward_row"):
+            assert row[link] is None or row[link] in known
+
+
+@needs_artifacts
+@pytest.mark.parametrize("name", sorted(NOT_KINETO))
+def test_other_files_among_real_traces_are_not_taken(name: str) -> None:
+    assert kineto.recognise(Source(TRACES / name, name).head()) == 0
+
+
+@needs_artifacts
+@pytest.mark.parametrize(
+    "folder", ["other", "flight_recorder", "memory_snapshot", "torch_trace_log", "crash_log", "nsys"]
+)
+def test_artifacts_of_other_kinds_are_not_taken(folder: str) -> None:
+    for path in sorted((ARTIFACTS / folder).rglob("*")):
+        if path.is_file():
+            assert kineto.recognise(Source(path, path.name).head()) == 0, path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents":[{"args":{"name":"0 CPU HIP API"},"ph":"M","pid":2,"name":"process_name"},'
+        '{"ts":5,"dur":1,"pid":2,"tid":1,"name":"hipMalloc","args":{"BeginNs":"5"}}]}',
+        '{"traceEvents": [{"ph": "X", "cat": "FEE", "name": "f"}], "viztracer_metadata": {"version": "0.16"}}',
+        '{"displayTimeUnit":"ns","metadata":{"highres-ticks":true},"traceEvents":[{"ph":"M","pid":1}]}',
+        '{"schema": "1.0.2-chakra.0.0.4", "pid": 7, "nodes": [{"id": 2, "name": "aten::add"}]}',
+        '[{"cols":[{"id":"time","label":"Time"}],"rows":[{"c":[{"v":0.1}]}]}]',
+        '[{"name": "dynamo", "ph": "B", "cat": "dynamo_timed", "ts": 1, "pid": 0, "tid": 0}]',
+        "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 7\n",
+        "\0\5\26\7\0\2\0\0Mac OS X        ",
+        "",
+    ],
+)
+def test_look_alikes_are_not_taken(text: str) -> None:
+    assert kineto.recognise(head_of(text.encode())) == 0
+
+
+@needs_artifacts
+def test_python_frames_nest_as_their_parent_ids_say() -> None:
+    name = "tracelens__h100_gaunernst_bert-small-uncased__1016001.json.gz"
+    events = json.loads(gzip.decompress((TRACES / name).read_bytes()))["traceEvents"]
+    slices = {row["row"]: row for row in load(kineto, TRACES / name).rows("slice")}
+    frames = {(e["tid"], e["args"]["Python id"]): n for n, e in enumerate(events) if e.get("cat") == "python_function"}
+    for (tid, _), row in frames.items():
+        outer = slices[row]["parent_row"]
+        while outer is not None and slices[outer]["kind"] != "python_function":
+            outer = slices[outer]["parent_row"]
+        assert outer == frames.get((tid, events[row]["args"]["Python parent id"]))
+
+
+@needs_artifacts
+def test_memory_events_and_operators_have_the_python_stack_they_were_called_from() -> None:
+    sink = load(kineto, TRACES / "tracelens__h100_gaunernst_bert-small-uncased__1016001.json.gz")
+    stacks = {row["id"]: row for row in sink.rows("stack")}
+    memory = sink.rows("memory_event")
+    assert Counter(row["action"] for row in memory) == {"alloc": 118, "free_completed": 118}
+    assert all(row["stack_id"] in stacks for row in memory)
+    assert all(row["size_bytes"] > 0 for row in memory)
+    operator = next(row for row in sink.rows("slice") if row["name"] == "aten::embedding")
+    frame = stacks[operator["stack_id"]]
+    functions = []
+    while frame:
+        functions.append(frame["function"])
+        frame = stacks.get(frame["parent_id"])
+    assert "nn.Module: Embedding_0" in functions
+    assert not any(" at 0x" in function for function in functions)
+
+
+@needs_artifacts
+def test_backward_operators_know_their_forward_operator() -> None:
+    name = "hta__nccl_parser_config_nccl_data.json.gz"
+    events = json.loads(gzip.decompress((TRACES / name).read_bytes()))["traceEvents"]
+    slices = {row["row"]: row for row in load(kineto, TRACES / name).rows("slice")}
+    starts: dict[Any, list[int]] = {}
+    for number, event in enumerate(events):
+        if event.get("cat") == "cpu_op":
+            starts.setdefault((event["pid"], event["tid"], event["ts"]), []).append(number)
+    flows = {
+        phase: {e["id"]: (e["pid"], e["tid"], e["ts"]) for e in events if e.get("cat") == "fwdbwd" and e["ph"] == phase}
+        for phase in "sf"
+    }
+    assert len(flows["f"]) == 543
+    for flow, end in flows["f"].items():
+        assert any(slices[row]["forward_row"] in starts[flows["s"][flow]] for row in starts[end])
+
+
+@needs_artifacts
+def test_small_slices_give_the_same_rows_as_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = TRACES / "hta__critical_path_alexnet_benchmark_result_2869224_1695835535_trace.json.gz"
+    whole = load(kineto, path)
+    monkeypatch.setattr(_json_events, "CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(_json_events, "PIECE_BYTES", 3_000)
+    parts = load(kineto, path)
+    assert parts.rows("slice") == whole.rows("slice")
+    assert parts.facts == whole.facts
+    positions = parts.rows("position")
+    assert len(positions) > 50
+    source = Source(path, path.name)
+    data = gzip.decompress(path.read_bytes())
+    events = json.loads(data)["traceEvents"]
+    for known in positions:
+        assert data[known["byte"] :].lstrip().startswith(b"{")
+        place = kineto.locate(source, known["row"] + 5, (known["row"], known["byte"]))
+        if known["row"] + 5 < len(events):
+            assert place is not None
+            assert (
+                json.loads(data[place.byte : _json_events.event_end(data, place.byte, len(data))])
+                == events[known["row"] + 5]
+            )
+
+
+def test_times_are_exact_nanoseconds_since_the_epoch(read: Any) -> None:
+    sink = read(trace([op("a", "5095123798479.830", "0.001"), op("b", "5095123798479.831", "12345.678")]))
+    first, second = sink.rows("slice")
+    assert first["ts_ns"] == BASE_NS + 5_095_123_798_479_830
+    assert (second["ts_ns"] - first["ts_ns"], first["dur_ns"], second["dur_ns"]) == (1, 1, 12_345_678)
+    assert sink.clock_kind == "epoch"
+
+
+def test_absolute_microseconds_with_decimals_keep_all_digits(read: Any) -> None:
+    sink = read(trace([op("a", "1700000000123456.789")], base=False))
+    assert sink.rows("slice")[0]["ts_ns"] == 1_700_000_000_123_456_789
+    assert sink.clock_kind == "epoch"
+
+
+def test_a_base_time_after_the_events_counts(read: Any) -> None:
+    sink = read(
+        trace([op("a", "7.000")], base=False, tail=f',\n  "displayTimeUnit": "ms",\n  "baseTimeNanoseconds": {BASE_NS}')
+    )
+    assert sink.rows("slice")[0]["ts_ns"] == BASE_NS + 7_000
+
+
+def test_without_base_time_the_clock_is_relative(read: Any) -> None:
+    sink = read(trace([op("a", "7.000")], base=False))
+    assert sink.clock_kind == "relative"
+    assert [w["code"] for w in sink.warnings] == ["no-base-time"]
+
+
+def test_a_lost_base_time_is_found_through_the_name_of_the_file(read: Any) -> None:
+    data = trace([op("a", "5095123798479.830")], base=False)
+    written = BASE_NS + 5_095_123_798_479_830 + 3 * 10**9
+    sink = read(data, f"node-3_812.{written}.pt.trace.json")
+    assert sink.rows("slice")[0]["ts_ns"] == BASE_NS + 5_095_123_798_479_830
+    assert sink.clock_kind == "epoch"
+    assert sink.procs[0]["host"] == "node-3"
+    assert [w["code"] for w in sink.warnings] == ["base-time-from-name"]
+
+
+def test_device_work_is_linked_to_its_launch_and_belongs_to_the_launching_step(read: Any) -> None:
+    events = [
+        op("ProfilerStep#3", 100, 50, cat="user_annotation"),
+        op("ProfilerStep#4", 150, 50, cat="user_annotation"),
+        op("cudaLaunchKernel", 140, 5, cat="cuda_runtime", correlation=77, External_id=5),
+        op("gemm", 160, 20, cat="kernel", tid=13, correlation=77, device=2, stream=13),
+        op("Stream Sync", 170, 5, cat="cuda_sync", tid=13, stream=13, device=2, correlation=0),
+        op("Memset (Device)", 175, 1, cat="gpu_memset", tid=13, stream=13, device=2, bytes=512, correlation=9),
+    ]
+    sink = read(trace(events))
+    rows = sink.rows("slice")
+    assert (rows[3]["launch_row"], rows[3]["step"], rows[3]["device"], rows[3]["stream"]) == (2, 3, 2, 13)
+    assert rows[3]["thread"] is None
+    assert rows[2]["parent_row"] == 0
+    assert (rows[4]["launch_row"], rows[4]["correlation"], rows[4]["step"]) == (None, None, 4)
+    assert (rows[5]["bytes"], rows[5]["launch_row"]) == (512, None)
+    assert [(s["step"], s["start_ns"] - BASE_NS, s["end_ns"] - BASE_NS) for s in sink.rows("step")] == [
+        (3, 100_000, 150_000),
+        (4, 150_000, 200_000),
+    ]
+    assert covered(sink, "slice.device")["n_kept"] == 2
+    assert sink.procs[0]["device"] == 2
+
+
+def test_forward_operators_are_found_by_sequence_number_where_there_are_no_flows(read: Any) -> None:
+    node = {"Sequence_number": 4, "Fwd_thread_id": 1}
+    events = [
+        op("aten::linear", 10, 20, Sequence_number=4, Fwd_thread_id=0),
+        op("aten::addmm", 12, 10, Sequence_number=4, Fwd_thread_id=0),
+        op("aten::mul", 40, 5, Sequence_number=4, Fwd_thread_id=0, tid=9),
+        op("autograd::engine::evaluate_function: AddmmBackward0", 50, 9, tid=9, **node),
+        op("AddmmBackward0", 51, 7, tid=9, **node),
+        op("aten::sub", 60, 5, Sequence_number=9, Fwd_thread_id=0),
+        op("SubBackward0", 70, 5, tid=9, Sequence_number=9, Fwd_thread_id=1),
+    ]
+    assert [row["forward_row"] for row in read(trace(events)).rows("slice")] == [None, None, None, 1, 1, None, 5]
+
+
+def test_enclosing_slices_are_found_although_microseconds_are_cut(read: Any) -> None:
+    events = [
+        op("outer", 1700000000000100, 10),
+        op("inner", 1700000000000104, 7),  # ends a microsecond after the outer one
+        op("innermost", 1700000000000105, 2),
+        op("other thread", 1700000000000105, 2, tid=8),
+        op("next", 1700000000000111, 2),
+    ]
+    assert [row["parent_row"] for row in read(trace(events, base=False)).rows("slice")] == [None, 0, 1, None, None]
+
+
+def test_unknown_categories_and_phases_are_data(read: Any) -> None:
+    events = [
+        op("x", 1, cat="brand_new_activity", device=3, stream=4),
+        '{"ph": "X", "name": "no category", "ts": 2, "dur": 1, "pid": 1, "tid": 1}',
+        '{"ph": "Z", "name": "no such phase", "ts": 2, "pid": 1, "tid": 1}',
+        op("y", 3, cat="xpu_runtime"),
+        "{}",
+    ]
+    rows = read(trace(events)).rows("slice")
+    assert [(r["kind"], r["device"]) for r in rows] == [
+        ("brand_new_activity", 3),
+        ("uncategorised", None),
+        ("instant", None),
+        ("runtime", None),
+    ]
+
+
+def test_counters_are_samples_named_after_their_event(read: Any) -> None:
+    events = [
+        op("a", 1),
+        '{"ph": "C", "cat": "hardware_counters", "name": "sm_active", "pid": 0, "ts": 5.000, "args": {"": 0.5}}',
+        '{"ph": "C", "name": "queue", "pid": 0, "ts": 6.000, "args": {"depth": 3, "note": "x"}}',
+    ]
+    samples = read(trace(events)).rows("sample")
+    assert [(s["row"], s["name"], s["value"], s["ts_ns"] - BASE_NS) for s in samples] == [
+        (1, "sm_active", 0.5, 5000),
+        (2, "queue.depth", 3.0, 6000),
+    ]
+
+
+def test_memory_instants_are_allocator_events_with_totals(read: Any) -> None:
+    def memory(ts: int, **args: Any) -> str:
+        return json.dumps(
+            {
+                "ph": "i",
+                "cat": "cpu_instant_event",
+                "s": "t",
+                "name": "[memory]",
+                "pid": 4,
+                "tid": 7,
+                "ts": ts,
+                "args": args,
+            }
+        )
+
+    device = {"Device Type": 1, "Device Id": 2, "Total Allocated": 100, "Total Reserved": 300}
+    host = {"Device Type": 0, "Device Id": -1, "Total Allocated": 64, "Total Reserved": 0}
+    events = [
+        memory(1, Addr=0xFF00_0000_0000_1000, Bytes=512, **device),
+        op("Memcpy DtoH", 2, cat="gpu_memcpy", bytes=99, device=2, stream=7),
+        memory(3, Addr=0xFF00_0000_0000_1000, Bytes=-512, **device),
+        memory(4, Addr=64, Bytes=64, **host),
+    ]
+    sink = read(trace(events))
+    assert [(m["row"], m["action"], m["device"], m["size_bytes"], m["addr"]) for m in sink.rows("memory_event")] == [
+        (0, "alloc", 2, 512, 0xFF00_0000_0000_1000),
+        (2, "free_completed", 2, 512, 0xFF00_0000_0000_1000),
+        (3, "alloc", -1, 64, 64),
+    ]
+    assert Counter((s["name"], s["device"]) for s in sink.rows("sample")) == {
+        ("Total Allocated", 2): 2,
+        ("Total Reserved", 2): 2,
+        ("Total Allocated", -1): 1,
+    }
+    assert [(r["row"], r["bytes"]) for r in sink.rows("slice")] == [(1, 99)]
+    assert covered(sink, "memory_event.profiler")["n_kept"] == 3
+
+
+def test_the_header_tells_rank_groups_devices_and_options(read: Any) -> None:
+    info = {
+        "backend": "nccl",
+        "rank": 5,
+        "world_size": 8,
+        "nccl_version": "2.27.3",
+        "pg_config": [
+            {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": 8, "ranks": []},
+            {"pg_name": "1", "pg_desc": "tp", "backend_config": "cuda:nccl", "pg_size": 2, "ranks": [4, 5]},
+            {"pg_name": "2", "backend_config": "cuda:nccl", "pg_size": 9, "ranks": "[0, 1, 2...]"},
+        ],
+    }
+    head = '  "host_name": "node-1",\n  "with_stack": 1,\n  "hf_token": "hf_abcdefghijklmnopqrstuvwx",\n'
+    head += f'  "distributedInfo": {json.dumps(info)},\n'
+    sink = read(trace([op("a", 1)], head=head, tail=',\n  "ERROR": ["ERROR: gpuGetDeviceCount failed with code 35"]'))
+    assert {k: sink.procs[0][k] for k in ("rank", "rank_origin", "world_size", "host", "pid")} == {
+        "rank": 5,
+        "rank_origin": "content",
+        "world_size": 8,
+        "host": "node-1",
+        "pid": 41,
+    }
+    assert [(g["name"], g["ranks"]) for g in sink.rows("process_group")] == [
+        ("0", list(range(8))),
+        ("1", [4, 5]),
+        ("2", None),
+    ]
+    facts = {(f["scope"], f["key"]): f["value"] for f in sink.facts}
+    assert facts["version", "nccl_version"] == "2.27.3"
+    assert facts["device", "device.0.name"] == "NVIDIA H100"
+    assert facts["profiler", "with_stack"] == "1"
+    assert facts["profiler", "ERROR"].endswith("code 35")
+    assert "abcdefghij" not in facts["note", "hf_token"]
+
+
+def test_a_bare_list_is_a_trace(read: Any) -> None:
+    data = ("[" + ",".join(many(3)) + "]").encode()
+    assert kineto.recognise(head_of(data)) >= 80
+    assert names(read(data)) == ["aten::op0", "aten::op1", "aten::op2"]
+
+
+def test_events_of_the_legacy_profiler_are_operators_and_kernels(read: Any) -> None:
+    events = [
+        {"name": "aten::add", "ph": "X", "ts": 1.5, "dur": 2.5, "tid": 1, "pid": "CPU functions", "args": {}},
+        {"name": "add_kernel", "ph": "X", "ts": 3.0, "dur": 1.0, "tid": 0, "pid": "CUDA functions", "args": {}},
+    ]
+    data = json.dumps(events).encode()
+    assert kineto.recognise(head_of(data)) > 0
+    assert [row["kind"] for row in read(data).rows("slice")] == ["cpu_op", "kernel"]
+
+
+def test_two_documents_in_one_file_are_both_read(read: Any) -> None:
+    second = trace([op("b", 3), op("c", 9)], head='  "distributedInfo": {"rank": 1},\n')
+    sink = read(trace([op("a", 1)], head='  "distributedInfo": {"rank": 0},\n') + second)
+    assert [(r["row"], r["name"], r["proc"]) for r in sink.rows("slice")] == [(0, "a", 0), (1, "b", 1), (2, "c", 1)]
+    assert [sink.procs[n]["rank"] for n in (0, 1)] == [0, 1]
+    assert [c["n_read"] for c in sink.coverage if c["capability"] == "slice"] == [1, 2]
+
+
+def test_begins_and_ends_of_merged_traces_make_slices(read: Any) -> None:
+    events = [
+        f'{{"ph": "{phase}", "cat": "cpu_op", "name": "{name}", "pid": 1, "tid": 1, "ts": {ts}}}'
+        for phase, name, ts in (
+            ("B", "outer", 10),
+            ("B", "inner", 20),
+            ("E", "inner", 30),
+            ("E", "outer", 50),
+            ("B", "open", 60),
+        )
+    ]
+    rows = read(trace(events)).rows("slice")
+    assert [(r["name"], r["dur_ns"], r["parent_row"]) for r in rows] == [
+        ("outer", 40_000, None),
+        ("inner", 10_000, 0),
+        ("open", None, None),
+    ]
