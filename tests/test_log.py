@@ -156,6 +156,12 @@ def test_the_end_of_a_job_is_named(tmp_path: Path, text: str, names: list[str]) 
     assert signatures(tmp_path, text) == names
 
 
+def test_a_message_glued_to_a_progress_bar_is_found(tmp_path: Path) -> None:
+    text = "\r 22%|##| 11/50 [1:55<6:49, 629.37s/it]slurmstepd: error: *** JOB 4 ON n7 CANCELLED AT 2022-04-14T16:20:46"
+    (row,) = events(tmp_path, text + " DUE TO TIME LIMIT ***\n")
+    assert (row["signature"], row["source"]) == ("slurm-cancelled-due-to", "slurm")
+
+
 def test_out_of_memory_texts_are_joined_over_wrapped_lines(tmp_path: Path) -> None:
     text = (
         "ERROR CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total\n"

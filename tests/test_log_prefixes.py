@@ -161,6 +161,16 @@ def test_processes_of_one_file_are_told_apart_by_what_nccl_prints(tmp_path: Path
     assert [(known["rank"], known["pid"]) for known in failed] == [(0, 70), (1, 71)]
 
 
+def test_the_container_names_of_docker_compose_are_taken_off(tmp_path: Path) -> None:
+    text = "web  | (EngineCore_0 pid=4) ERROR 11-10 12:30:57 [core.py:7] Traceback (most recent call last):\n"
+    text += 'web  | (EngineCore_0 pid=4) ERROR 11-10 12:30:57 [core.py:7]   File "a.py", line 1, in f\n'
+    text += f"web  | (EngineCore_0 pid=4) ERROR 11-10 12:30:57 [core.py:7] RuntimeError: {OOM}\n"
+    sink = read(tmp_path, text)
+    (row,) = sink.rows("log_event")
+    assert (row["signature"], sink.procs[row["proc"]]["pid"]) == ("cuda-oom", 4)
+    assert row["stack_id"] is not None
+
+
 def test_a_rank_that_prints_nothing_of_note_is_still_a_process(tmp_path: Path) -> None:
     sink = read(tmp_path, "[rank7]: hello\n" * 3)
     assert [known["rank"] for known in sink.procs.values()] == [7]

@@ -329,6 +329,21 @@ def test_a_desynchronisation_report_belongs_to_its_line(tmp_path: Path) -> None:
     assert [1, 2] in [row["fields"].get("lagging_ranks") for row in rows] and {row["line"] for row in rows} == {1}
 
 
+def test_what_the_runtime_repeats_is_evidence(tmp_path: Path) -> None:
+    timeout = (
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST) ran for 9 milliseconds"
+    )
+    ended = f"Process group watchdog thread terminated with exception: [Rank 0] {timeout}"
+    text = (
+        f"[rank0]:[E1218 20:27:21.4 a.cpp:9] [Rank 0] {timeout}\n"
+        f"[rank0]:[E1218 20:27:21.5 a.cpp:9] [PG ID 1 PG GUID 1 Rank 0] {ended}\n"
+        "Exception raised from checkTimeout at a.cpp:632 (most recent call first):\nframe #0: c10::Error::Error()\n\n"
+        f"terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  {ended}\n"
+    )
+    roles = [row["role"] for row in events(tmp_path, text) if row["signature"] == "nccl-watchdog-timeout"]
+    assert roles == ["symptom", "evidence", "evidence"]
+
+
 def test_rows_are_in_the_order_of_their_lines(tmp_path: Path) -> None:
     text = traceback_of("OddError: x", "main", indent="[rank0]: ").replace(
         "[rank0]: OddError", "[rank1]: ERROR y\n[rank0]: OddError"

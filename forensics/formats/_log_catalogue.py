@@ -1,6 +1,14 @@
 """The signature catalogue: `signatures/*.toml` read once, searched fast, entry by entry only where a hint occurs.
 
-A text is first scanned for all hints of all entries in one pass; an entry's pattern is compiled when it is first tried.
+Keys of an entry, whose table name is the signature's name:
+
+* `pattern`: Python `re`, searched in one message with its line breaks; named groups become fields, typed by their
+  suffix (`_log_fields`). Bounded quantifiers only: messages are hostile.
+* `hints`: literals of which one is in every text that the pattern matches; they decide the speed of reading.
+* `class`, `role`, `source`, `level`: columns of log_event. `refines`: entries that this one stands for where both match.
+* `parts`: further fields, each with a pattern of one group, or `{ pattern, combine = "first | last | sum | count" }`.
+* `cases`: `{ when = FIELD, is = [VALUES] }` or `{ when = FIELD, matches = PATTERN }` with other columns or fields.
+* `constants`: fields of every match. `example`, `examples`, `near_miss`: texts that must and must not match.
 """
 
 from __future__ import annotations

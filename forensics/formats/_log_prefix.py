@@ -48,6 +48,7 @@ class Labels:
     """Which of the ambiguous prefixes a log uses; settled by its beginning."""
 
     srun: bool = False
+    compose: bool = False  # docker compose: "name  | text"
     hosts: set[str] = field(default_factory=set)
 
 
@@ -265,6 +266,7 @@ _INDENTED_TIME = re.compile(r" {1,4}\[\d{4}-\d\d-\d\d ")  # Megatron
 _REPEATED = re.compile(r" \[repeated (\d+)x across cluster\]")
 _SRUN = re.compile(r" {0,4}(\d{1,5}):(?: |$)")
 _HOST = re.compile(r"([A-Za-z][\w.-]{0,80}): ")
+COMPOSE = re.compile(r"([A-Za-z0-9][\w.-]{0,80}) +\| ?")
 _WRITER_RANK = re.compile(r"\[(?:PG [^\]]{0,80} )?[Rr](?:ank|ANK):? (\d{1,6})\]")
 _COMPILE_ID = re.compile(r"\[(!?\d+/\d+[\w/]*)\](?: \[__(\w+)\])? ?")
 _FIRST_LEVEL = re.compile(rf"\W{{0,3}}(?:{_LEVEL}\b|(error|warning|fatal): )")
@@ -276,6 +278,9 @@ def parse(raw: str, labels: Labels) -> Line:
     if " across cluster]" in raw and (m := _REPEATED.search(raw)):
         line.repeated = int(m[1])
         line.text = raw = raw[: m.start()] + raw[m.end() :]
+    if labels.compose and (m := COMPOSE.match(raw)):
+        line.host, raw = m[1], raw[m.end() :]
+        line.text = raw
     position = len(raw) - len(raw.lstrip(" ")) if _INDENTED_TIME.match(raw) else 0
     for _ in range(MAX_LAYERS):
         after = _strip_layer(raw, position, line, labels)

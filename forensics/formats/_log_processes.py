@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from forensics.artifact import Sink
-from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_prefix import COMPOSE, Labels, Line, parse
 from forensics.formats._log_time import Clock, Stamp
 
 MAX_PROCESSES = 4096
@@ -59,7 +59,9 @@ def survey(text: str, clock: Clock) -> Survey:
 def _labels(lines: list[str]) -> Labels:
     numbers = [m[1] for line in lines if (m := _SRUN.match(line))]
     names = Counter(m[1] for line in lines if (m := _HOST.match(line)) and _is_host(m[1]))
+    n_compose = sum(COMPOSE.match(line) is not None for line in lines)
     return Labels(
+        compose=n_compose * 5 > len(lines) * 4 and n_compose > 1,
         srun=len(numbers) * 5 > len(lines) * 4 and len(numbers) > 1,
         hosts={name for name, n in names.items() if n > 1},
     )

@@ -43,20 +43,24 @@ class EventRows:
         self._pending: list[Event] = []
         self._row = 0
         self._same: Counter[tuple[int, str]] = Counter()
+        self._signatures: set[str | None] = set()
         self.kept: Counter[int] = Counter()
         self.n_dropped = 0
 
     def add(self, event: Event) -> None:
         key = (event.proc, event.signature or event.cls or "")
         self._same[key] += 1
+        self._signatures.add(event.signature)
         if self._same[key] > MAX_SAME or self._row + len(self._pending) >= MAX_EVENTS:
             self.n_dropped += 1
             return
         self.kept[event.proc] += 1
         self._pending.append(event)
 
-    def holds(self, proc: int, signature: str | None) -> bool:
-        """Whether the process has a row of a signature already."""
+    def holds(self, proc: int | None, signature: str | None) -> bool:
+        """Whether the process (None: any) has a row of a signature already."""
+        if proc is None:
+            return signature in self._signatures
         return signature is not None and (proc, signature) in self._same
 
     def settle(self, before_line: int | None, *, held: bool = False) -> None:

@@ -36,6 +36,8 @@ _METRIC = (
 _METRIC_WORD = re.compile(r"step|iter|loss|ep(?:och)?\b|throughput|token usage", re.IGNORECASE)
 _WRITERS = re.compile(rb"\n(\[(?:rank|default|trainer)\d{1,6}\]:)")
 _ECHOED = re.compile(r"\.py:\d+: \w*Warning: ")
+# Messages that say again what was said before: the watchdog's thread as it ends, and the C++ runtime after it.
+_ECHOES = {"cpp-terminate", "nccl-watchdog-exception"}
 _MAX_STACKS = 50_000
 _PARTIAL_CHARACTERS = 64 * 1024
 
@@ -222,7 +224,10 @@ class Session:
             self._n_stacks += 1
         text = f"{block.exception}: {block.message}" if block.exception else block.message
         matches = block.matches if block.matches is not None and len(block.lines) == 1 else self._catalogue.match(text)
+        echoes = any(match.name in _ECHOES for match in matches)
         for said in judge.judge(block, text, matches, self._tests.expected(block.line)):
+            if echoes and said.signature not in _ECHOES and self._events.holds(None, said.signature):
+                said.role, said.fields["repeats"] = "evidence", True
             self._add(block, said, stack_id)
 
     def _add(self, block: Block, said: judge.Said, stack_id: int | None) -> None:
