@@ -2,10 +2,10 @@
 
 Keys of an entry, whose table name is the signature's name:
 
-* `pattern`: Python `re`, searched in one message with its line breaks; named groups become fields, typed by their
-  suffix (`_log_fields`). Bounded quantifiers only: messages are hostile.
+* `pattern`: Python `re`, searched in one message with its line breaks; named groups become fields, typed by the
+  suffix of their names (`_log_fields`). Bounded quantifiers only: messages are hostile.
 * `hints`: literals of which one is in every text that the pattern matches; they decide the speed of reading.
-* `class`, `role`, `source`, `level`: columns of log_event. `refines`: entries that this one stands for where both match.
+* `class`, `role`, `source`, `level`: columns of log_event. `refines`: entries that a match of this one replaces.
 * `parts`: further fields, each with a pattern of one group, or `{ pattern, combine = "first | last | sum | count" }`.
 * `cases`: `{ when = FIELD, is = [VALUES] }` or `{ when = FIELD, matches = PATTERN }` with other columns or fields.
 * `constants`: fields of every match. `example`, `examples`, `near_miss`: texts that must and must not match.
