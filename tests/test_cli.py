@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from support import ROOT
 
 STEP_217 = ROOT / "fixtures" / "step-217" / "artifacts"

@@ -39,10 +39,17 @@ SELECT 0 AS artifact_id, p.id AS proc_id, 5 AS step, 'sound' AS what FROM proc A
 """
 
 
-def run(tmp_path: Path, coverage: list[tuple[int | None, str, bool]], rule: str = FRONT, procs: int = 3, then: str = "SELECT 1") -> Judgement:
+def run(
+    tmp_path: Path,
+    coverage: list[tuple[int | None, str, bool]],
+    rule: str = FRONT,
+    procs: int = 3,
+    then: str = "SELECT 1",
+) -> Judgement:
     path = tmp_path / "case.duckdb"
     con = create_case(path)
-    con.execute("INSERT INTO artifact (id, path, sha256, bytes, quality, clock) VALUES (0, 'a.log', '', 0, 'complete', 'none')")
+    columns = "(id, path, sha256, bytes, quality, clock)"
+    con.execute(f"INSERT INTO artifact {columns} VALUES (0, 'a.log', '', 0, 'complete', 'none')")
     for number in range(procs):
         con.execute("INSERT INTO proc (id, attempt, rank, rank_origin) VALUES (?, 0, ?, 'content')", [number, number])
     for proc, capability, complete in coverage:

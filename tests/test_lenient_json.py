@@ -7,8 +7,8 @@ import pytest
 
 from forensics.artifact import Source
 from forensics.formats._lenient_json import JsonError, JsonWalk, as_float, as_int, flatten, parse_json
-from forensics.redact import is_secret, masked_text
 from forensics.formats._text_lines import LineCounter, clean_text, decode_text, numbered_lines
+from forensics.redact import is_secret, masked_text
 
 
 def test_tokens_that_strict_json_lacks_are_read() -> None:

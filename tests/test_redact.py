@@ -16,7 +16,7 @@ from forensics.redact import mask
         ("using sk-abcdefghijklmnopqrstuvwxyz012345 for calls", "sk-abcdefghijklmnopqrstuvwxyz012345"),
         ("git clone https://user:s3cr3t@example.com/x.git", "s3cr3t"),
         ("AWS AKIAABCDEFGHIJKLMNOP", "AKIAABCDEFGHIJKLMNOP"),
-        ("File \"/home/alice/train.py\", line 3", "alice"),
+        ('File "/home/alice/train.py", line 3', "alice"),
         ("ghp_abcdefghijklmnopqrstuvwxyz012345", "ghp_abcdefghijklmnopqrstuvwxyz012345"),
     ],
 )
@@ -32,8 +32,8 @@ def test_secrets_and_home_folders_are_masked(text: str, secret: str) -> None:
         "Setting `pad_token_id` to `eos_token_id`:151643 for open-end generation.",
         "key = None",
         "tokens/s: 1234.5",
-        "Missing key(s) in state_dict: \"conv.weight\"",
-        "File \"/srv/job/train.py\", line 3",
+        'Missing key(s) in state_dict: "conv.weight"',
+        'File "/srv/job/train.py", line 3',
         "max_tokens=512",
     ],
 )

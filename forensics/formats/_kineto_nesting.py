@@ -130,7 +130,7 @@ def _columns(batch: pa.RecordBatch) -> Iterator[list[int]]:
     """position, row, thread, start and end as lists; none of them has NULLs."""
     for number, code in enumerate("qqQqq"):
         column = batch.column(number)
-        values = memoryview(column.buffers()[1]).cast(code)
+        values = memoryview(column.buffers()[1]).cast(code)  # type: ignore[call-overload]
         yield values[column.offset : column.offset + len(column)].tolist()
 
 

@@ -25,7 +25,7 @@ from forensics.errors import Untrusted
 from forensics.formats._json_events import Piece
 from forensics.formats._json_repair import Mended, split_events
 
-MEMORY_LIMIT = "2GB"  # beyond, DuckDB uses the folder for temporary files
+MEMORY_LIMIT = "1GB"  # beyond, DuckDB uses the folder for temporary files
 
 # Member of an event's args: column, type. Addresses can use all 64 bits; the others never exceed 63.
 _ARGS = {
@@ -83,6 +83,8 @@ def _era(old: frozenset[str]) -> _Era:
 
 
 _NEW_ERA = frozenset[str]()
+# DuckDB before 2 reads decimals as doubles, which hold 16 digits.
+_LONG_TIME = re.compile(rb'"(?:ts|dur)"\s*:\s*\d{14,}\.\d') if int(duckdb.__version__.split(".")[0]) < 2 else None
 _DECIMAL = re.compile(r"[+-]?\d{1,16}(?:\.\d{1,18})?")
 
 
@@ -207,15 +209,16 @@ class EventTable:
         first = len(self.piece_bytes)
         self.piece_bytes.extend(piece.byte for piece in pieces)
         size = max(piece.end - piece.start for piece in pieces) + 1024
-        if not self._insert(paths, first, document, size, era):
+        exact = not (_LONG_TIME and _LONG_TIME.search(data))
+        if not (exact and self._insert(paths, first, document, size, era)):
             for number, piece in enumerate(pieces):
-                if not self._insert([paths[number]], first + number, document, size, era):
-                    self._add_damaged(piece, number, first + number, document)
-        if b'"C"' in data:
-            for number, path in enumerate(paths):
-                self._add_counters(path, first + number, size)
+                if not (exact and self._insert([paths[number]], first + number, document, size, era)):
+                    self._add_one_by_one(piece, number, first + number, document)
+        counters = f"SELECT DISTINCT piece FROM event WHERE piece >= {first} AND ph = 'C' ORDER BY piece"
+        for (place,) in self.con.execute(counters).fetchall():
+            self._add_counters(paths[place - first], place, size)
 
-    def _add_damaged(self, piece: Piece, number: int, place: int, document: int) -> None:
+    def _add_one_by_one(self, piece: Piece, number: int, place: int, document: int) -> None:
         events = []
         at = piece.start
         for event in split_events(piece.data, piece.start, piece.end):

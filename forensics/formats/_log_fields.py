@@ -10,32 +10,18 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from forensics.formats._quantities import parse_size
+
 Value: TypeAlias = int | float | str | bool | list[int]
 
-# Sizes above this are placeholders: NVML gives 2^64 - 1 where a driver model hides memory (WSL, Windows).
-MAX_BYTES = 1 << 50
 _TEXT_LIMIT = 400  # characters kept of a captured text
 
-_SIZE = re.compile(r"(-?[\d,]+(?:\.\d+)?)\s*([KMGTPE]?)(i?)[Bb]?(?:ytes?)?\b")
-_POWER = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 _INTEGER = re.compile(r"-?\d{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\Z")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+\Z")
 _NUMBERS = re.compile(r"\d+")
 _UNKNOWN = {"<unknown>", "<N/A>", "N/A"}
 _TEXT = {"pci", "host", "peer", "version", "address", "code_line", "shape", "other_shape", "block", "thread", "tasks"}
-
-
-def parse_bytes(text: str) -> int | None:
-    """Bytes of a size such as `20.00 MiB`, `31786400kB`, `512 bytes`, `0.65 GiB`, `1024`; None above 1 PiB.
-
-    Decimal letters (`GB`) are read as binary, as torch, vLLM and the kernel mean them.
-    """
-    match = _SIZE.match(text.strip().replace("k", "K"))
-    if match is None:
-        return None
-    size = int(float(match[1].replace(",", "")) * 1024 ** _POWER[match[2]])
-    return size if 0 <= size <= MAX_BYTES else None
 
 
 def typed(name: str, text: str) -> Value | None:
@@ -46,7 +32,7 @@ def typed(name: str, text: str) -> Value | None:
     if not text or text in _UNKNOWN:
         return None
     if name.endswith("_bytes"):
-        return parse_bytes(text)
+        return parse_size(text.replace(",", ""))
     if name.endswith("ranks"):
         return [int(n) for n in _NUMBERS.findall(text)[:4096]]
     return text[:_TEXT_LIMIT] if name.endswith("_id") or name in _TEXT else _number_or_text(text)

@@ -30,10 +30,10 @@ _KINDS = {
     pa.bool_(): ("expandable",),
 }  # all other columns are 64-bit integers
 _KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names}
-_SEGMENT_COLUMNS = ("row", "device", "addr", "total_bytes", "allocated_bytes", "active_bytes", "requested_bytes")
-_SEGMENT_COLUMNS += ("stream", "pool_id", "size_class", "expandable")
-_BLOCK_COLUMNS = ("row", "device", "segment_addr", "addr", "size_bytes", "requested_bytes", "state", "allocated_ns")
-_BLOCK_COLUMNS += ("category", "stack_id")
+_SEGMENT_BYTES = ("total_bytes", "allocated_bytes", "active_bytes", "requested_bytes")
+_SEGMENT_COLUMNS = ("row", "device", "addr", *_SEGMENT_BYTES, "stream", "pool_id", "size_class", "expandable")
+_BLOCK_PLACE = ("row", "device", "segment_addr", "addr", "size_bytes", "requested_bytes")
+_BLOCK_COLUMNS = (*_BLOCK_PLACE, "state", "allocated_ns", "category", "stack_id")
 
 
 @dataclass

@@ -284,7 +284,7 @@ def _pop(walker: _Walker) -> None:
 
 def _refuse(walker: _Walker) -> None:
     code = walker.data[walker.at - 1]
-    known = pickletools.code2op.get(chr(code))
+    known = pickletools.code2op.get(chr(code))  # type: ignore[attr-defined]
     if known is None:
         raise ArtifactError(f"byte {code:#04x} where an opcode was expected")
     raise Untrusted(f"opcode {known.name}, which reading must never execute; expected plain data")
