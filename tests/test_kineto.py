@@ -377,14 +377,6 @@ def test_events_of_the_legacy_profiler_are_operators_and_kernels(read: Any) -> N
     assert [row["kind"] for row in read(data).rows("slice")] == ["cpu_op", "kernel"]
 
 
-def test_two_documents_in_one_file_are_both_read(read: Any) -> None:
-    second = trace([op("b", 3), op("c", 9)], head='  "distributedInfo": {"rank": 1},\n')
-    sink = read(trace([op("a", 1)], head='  "distributedInfo": {"rank": 0},\n') + second)
-    assert [(r["row"], r["name"], r["proc"]) for r in sink.rows("slice")] == [(0, "a", 0), (1, "b", 1), (2, "c", 1)]
-    assert [sink.procs[n]["rank"] for n in (0, 1)] == [0, 1]
-    assert [c["n_read"] for c in sink.coverage if c["capability"] == "slice"] == [1, 2]
-
-
 def test_begins_and_ends_of_merged_traces_make_slices(read: Any) -> None:
     events = [
         f'{{"ph": "{phase}", "cat": "cpu_op", "name": "{name}", "pid": 1, "tid": 1, "ts": {ts}}}'

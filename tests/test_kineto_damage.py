@@ -258,6 +258,14 @@ def test_a_stray_bracket_does_not_hide_the_events_after_it(read: Any, stray: str
     assert sink.facts[-1]["key"] == "device.0.totalGlobalMem"
 
 
+def test_two_documents_in_one_file_are_both_read(read: Any) -> None:
+    second = trace([op("b", 3), op("c", 9)], head='  "distributedInfo": {"rank": 1},\n')
+    sink = read(trace([op("a", 1)], head='  "distributedInfo": {"rank": 0},\n') + second)
+    assert [(r["row"], r["name"], r["proc"]) for r in sink.rows("slice")] == [(0, "a", 0), (1, "b", 1), (2, "c", 1)]
+    assert [sink.procs[n]["rank"] for n in (0, 1)] == [0, 1]
+    assert [c["n_read"] for c in sink.coverage if c["capability"] == "slice"] == [1, 2]
+
+
 def test_log_lines_after_the_events_may_be_broken(read: Any) -> None:
     tail = f',\n  "INFO": ["INFO: said "hello"\n and went", "b"],\n  "baseTimeNanoseconds": {BASE_NS}'
     sink = read(trace(many(2), base=False, tail=tail))
