@@ -252,7 +252,8 @@ def _job_facts(con: duckdb.DuckDBPyConnection) -> tuple[tuple[str, str], ...]:
             "SELECT DISTINCT value FROM fact WHERE lower(key) = ? ORDER BY value LIMIT 3", [key]
         ).fetchall()
         if values:
-            facts.append((label, mask(", ".join(v[0] for v in values))[:200]))
+            short = [v[0].split(" (")[0] if key == "python" else v[0] for v in values]
+            facts.append((label, mask(", ".join(short))[:200]))
     steps = con.execute("SELECT max(step) FROM step").fetchone()
     if steps and steps[0] is not None:
         facts.append(("Last step", str(steps[0])))

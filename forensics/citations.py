@@ -38,12 +38,13 @@ class Citations:
             line, byte, text = self._look_up(artifact_id, kind, row, text)
         if not text and line is not None:
             text = self._text_of_line(artifact_id, line, byte)
+            if len(text) > _EXCERPT:  # a document on one line: what the event says tells more than how it begins
+                text = self._message_at(artifact_id, line) or text
         shown = mask(str(text or ""))[:_EXCERPT]
         return Evidence(artifact_id, path, line, byte, row, shown, str(place.get("note") or ""))
 
     def _look_up(self, artifact_id: int, kind: str | None, row: int, text: Any) -> tuple[int | None, int | None, Any]:
-        for table in ("log_event", "sample"):
-            columns = "line, byte" if table == "log_event" else "line, NULL"
+        for table, columns in (("log_event", "line, byte"), ("sample", "line, NULL"), ("position", "line, byte")):
             query = f"SELECT {columns} FROM {table} WHERE artifact_id = ? AND row = ? AND line IS NOT NULL"
             known = self._con.execute(query, [artifact_id, row]).fetchone()
             if known:
@@ -63,6 +64,13 @@ class Citations:
         if place is None:
             return None, None, text
         return place.line, place.byte, text or place.text
+
+    def _message_at(self, artifact_id: int, line: int) -> str | None:
+        query = (
+            "SELECT exception, message FROM log WHERE artifact_id = ? AND line = ? AND message IS NOT NULL ORDER BY row"
+        )
+        said = self._con.execute(query, [artifact_id, line]).fetchone()
+        return None if said is None else f"{said[0]}: {said[1]}" if said[0] else str(said[1])
 
     def _text_of_line(self, artifact_id: int, line: int, byte: int | None) -> str:
         source = self._sources[artifact_id]

@@ -241,10 +241,12 @@ def _precedence(finding: Finding) -> tuple[int, int, float, int]:
 def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Link]) -> None:
     by_id = {f.id: f for f in findings}
     how = {(x.cause, x.effect): x.how for x in links}
+    length = {(x.cause, x.effect): len(x.states) for x in links}
     for finding in findings:
         causes = [by_id[n] for n in graph.predecessors(finding.id)]
         if causes:
-            best = min(causes, key=lambda c: (*_weight(c), *_precedence(c), c.id))
+            # The nearest cause, so that the chain shows every step of the way.
+            best = min(causes, key=lambda c: (length[c.id, finding.id], *_weight(c), *_precedence(c), c.id))
             finding.explained_by = best.id
             finding.explained_how = how.get((best.id, finding.id), "")
     for finding in findings:  # the same fault on several ranks: the first one stands for all

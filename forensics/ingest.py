@@ -62,6 +62,7 @@ class _ParquetSink:
     warnings: list[dict[str, Any]] = field(default_factory=list)
     facts: list[dict[str, Any]] = field(default_factory=list)
     tables: dict[str, list[str]] = field(default_factory=dict)
+    numbers: set[int] = field(default_factory=set)  # processes that rows belong to
     state: dict[str, Any] = field(default_factory=lambda: {"quality": "complete", "clock": "none"})
     _waiting: dict[str, list[pa.Table]] = field(default_factory=dict)
 
@@ -69,6 +70,8 @@ class _ParquetSink:
         if hasattr(data, "to_arrow_table"):
             data = data.to_arrow_table()
         rows = conform(table, data)
+        if "proc" in rows.column_names:
+            self.numbers.update(rows.column("proc").unique().to_pylist())
         waiting = self._waiting.setdefault(table, [])
         waiting.append(rows)
         if sum(batch.num_rows for batch in waiting) >= _SMALL_ROWS:
@@ -112,7 +115,8 @@ class _ParquetSink:
             self._write(table)
         meta = {
             **self.state,
-            "procs": self.procs,
+            # Rows may belong to a process that nothing is said of: it is the one that file name and folder name.
+            "procs": {str(number): {} for number in sorted(self.numbers - {None})} | self.procs,
             "coverage": self.coverage,
             "warnings": self.warnings,
             "facts": self.facts,

@@ -14,6 +14,8 @@ from forensics.formats._quantities import parse_size
 
 Value: TypeAlias = int | float | str | bool | list[int]
 
+# Sizes above this are placeholders: NVML gives 2^64 - 1 where a driver model hides memory (WSL, Windows).
+_MAX_BYTES = 1 << 50
 _TEXT_LIMIT = 400  # characters kept of a captured text
 
 _INTEGER = re.compile(r"-?\d{1,18}\Z")
@@ -32,7 +34,8 @@ def typed(name: str, text: str) -> Value | None:
     if not text or text in _UNKNOWN:
         return None
     if name.endswith("_bytes"):
-        return parse_size(text.replace(",", ""))
+        size = parse_size(text.replace(",", ""))
+        return size if size is not None and size <= _MAX_BYTES else None
     if name.endswith("ranks"):
         return [int(n) for n in _NUMBERS.findall(text)[:4096]]
     return text[:_TEXT_LIMIT] if name.endswith("_id") or name in _TEXT else _number_or_text(text)

@@ -44,7 +44,7 @@ from forensics.formats._quantities import parse_number
 from forensics.formats._text_lines import BadLines, decode_text, numbered_lines
 from forensics.redact import masked_value
 
-VERSION = 1
+VERSION = 2
 TITLE = "Statistics of tensors (forensics.tensor_stats)"
 PROVIDES = ("tensor", "node", "fact")
 
@@ -65,6 +65,7 @@ _TENSOR = _EVENT | {
     "device": pa.int32(),
     "checksum": pa.uint64(),
 }
+_PLACE = {"table": pa.string(), "row": pa.int64(), "line": pa.int64()}
 _NODE = (
     _EVENT | {"graph_id": pa.int64(), "stack_id": pa.uint64()} | dict.fromkeys(("phase", "op", "module"), pa.string())
 )
@@ -91,7 +92,7 @@ def load(source: Source, sink: Sink) -> None:
         )
     _describe(sink, header)
     for number, line in lines:
-        if not rows.add(line):
+        if not rows.add(line, number):
             bad.add(number, "neither step nor role of a tensor; expected both")
     bad.close()
     rows.finish(n_bad=bad.count, complete=bad.count == 0 and source.damage is None)
@@ -140,13 +141,14 @@ class _Rows:
         self._sink = sink
         self._stacks = Stacks()
         self._tensors: list[dict[str, Any]] = []
+        self._places: list[dict[str, Any]] = []
         self._nodes: list[dict[str, Any]] = []
         self._n_tensors = self._n_nodes = 0
         self._seen: set[int] = set()
         self._step: int | None = None
         self._span: tuple[int, int] | None = None
 
-    def add(self, line: dict[str, Any]) -> bool:
+    def add(self, line: dict[str, Any], number: int) -> bool:
         step, role = as_int(line.get("step"), 0), line.get("role")
         if step is None or not isinstance(role, str) or role not in _ROLES:
             return False
@@ -173,6 +175,7 @@ class _Rows:
         }
         row |= {"device": as_int(line.get("device"), -1, 1023), "checksum": as_int(line.get("checksum"), 0, 2**64 - 1)}
         self._tensors.append({"row": self._n_tensors, **row})
+        self._places.append({"table": "tensor", "row": self._n_tensors, "line": number})
         self._n_tensors += 1
         if len(self._tensors) >= _BATCH_ROWS:
             self._flush()
@@ -192,7 +195,8 @@ class _Rows:
         self._n_nodes += 1
 
     def _flush(self) -> None:
-        for table, types, rows in (("node", _NODE, self._nodes), ("tensor", _TENSOR, self._tensors)):
+        waiting = (("node", _NODE, self._nodes), ("tensor", _TENSOR, self._tensors), ("position", _PLACE, self._places))
+        for table, types, rows in waiting:
             if rows:
                 columns = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in types.items()}
                 self._sink.emit(table, pa.table(columns))

@@ -43,8 +43,11 @@ failed_rank AS (
         attempt,
         failed_rank,
         bool_and(is_echo) AS only_echoes,
-        min(ts_ns) AS first_ns,
-        min(ts_ns) FILTER (WHERE NOT is_echo) AS own_ns
+        -- Stamps of whole seconds (launchers, error files) count only where nothing finer is known.
+        coalesce(min(ts_ns) FILTER (WHERE ts_ns % 1000000000 <> 0), min(ts_ns)) AS first_ns,
+        coalesce(
+            min(ts_ns) FILTER (WHERE NOT is_echo AND ts_ns % 1000000000 <> 0), min(ts_ns) FILTER (WHERE NOT is_echo)
+        ) AS own_ns
     FROM failure
     WHERE failed_rank IS NOT NULL
     GROUP BY attempt, failed_rank
@@ -81,6 +84,7 @@ LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
 WHERE (l.lead_ns >= $min_lead_ms * 1000000 OR l.others_only_echo)
 QUALIFY row_number() OVER (
     PARTITION BY l.attempt
-    ORDER BY l.own_ns NULLS LAST, l.failed_rank, (e.stack_id IS NULL), e.ts_ns NULLS LAST, e.artifact_id, e.row
+    ORDER BY
+        l.own_ns NULLS LAST, l.failed_rank, (e.step IS NULL), (e.stack_id IS NULL), e.ts_ns NULLS LAST, e.artifact_id, e.row
 ) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;

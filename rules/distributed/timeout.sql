@@ -36,6 +36,7 @@ WHERE e.class = 'comm.timeout'
   AND coalesce(e.fields ->> 'handled', 'false') <> 'true'
 QUALIFY row_number() OVER (
     PARTITION BY e.proc_id, coalesce(CAST(e.fields ->> 'rank' AS INTEGER), e.rank)
-    ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row
+    -- Of several reports of one timeout, the one that knows the step.
+    ORDER BY e.step NULLS LAST, e.ts_ns NULLS LAST, e.artifact_id, e.row
 ) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;

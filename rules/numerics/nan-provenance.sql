@@ -50,6 +50,7 @@ reading AS (
         CASE n.phase WHEN 'forward' THEN 0 ELSE 1 END AS pass,
         o.text AS operator,
         m.text AS module,
+        min(u.function || ' (' || u.file || ':' || u.line || ')') AS called_in,
         coalesce(sum(t.n_nan + t.n_inf) FILTER (WHERE t.role = 'output'), 0) AS n_bad_out,
         coalesce(sum(t.n_nan) FILTER (WHERE t.role = 'output'), 0) AS n_nan_out,
         coalesce(sum(t.n_nan + t.n_inf) FILTER (WHERE t.role = 'input'), 0) AS n_bad_in,
@@ -61,9 +62,11 @@ reading AS (
     FROM node AS n
     JOIN string AS o ON o.id = n.op_id
     LEFT JOIN string AS m ON m.id = n.module_id
+    LEFT JOIN frame AS k ON k.id = n.stack_id
+    LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
     JOIN tensor AS t ON t.artifact_id = n.artifact_id AND t.node_id = n.node_id AND t.step IS NOT DISTINCT FROM n.step
     WHERE t.role IN ('input', 'output')
-    GROUP BY ALL
+    GROUP BY n.artifact_id, n.proc_id, n.rank, n.step, n.node_id, n.phase, o.text, m.text
 ),
 -- Steps in which a non-finite value reached something: a NaN appeared, or the last operator's result is not finite.
 harmed_step AS (
@@ -117,9 +120,9 @@ SELECT
     b.n_nan_out,
     b.n_bad_out - b.n_nan_out AS n_inf_out,
     b.input_absmax,
-    a.where_in_code,
+    coalesce(b.called_in, a.where_in_code) AS where_in_code,
     ' in the ' || b.phase || CASE WHEN b.op <> b.operator OR coalesce(b.module, '') = '' THEN '' ELSE ' of ' || b.module END
-        || coalesce(', ' || a.where_in_code, '') AS place,
+        || coalesce(', ' || coalesce(b.called_in, a.where_in_code), '') AS place,
     b.op AS key,
     (
         SELECT list({'artifact_id': e.artifact_id, 'row': e.row, 'note': 'the error that followed'} ORDER BY e.artifact_id, e.row)
