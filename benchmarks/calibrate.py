@@ -2,9 +2,9 @@
 
     python benchmarks/calibrate.py FOLDER... [--write]
 
-A labelled case is a folder with artifacts/ and expected.toml (`accept`: rules that name the true cause; `healthy`). The
-figure for a strength is (right + 1) / (all + 2), the rule of succession, so that few cases claim little; a root cause on
-a healthy case counts as wrong. `--write` stores it as forensics/calibration.json, which every report then cites.
+A labelled case is a folder with artifacts/ and expected.toml (`accept`: rules that name the true cause; `healthy`).
+The figure for a strength is (right + 1) / (all + 2), the rule of succession, so that few cases claim little; a root
+cause on a healthy case counts as wrong. `--write` stores it as forensics/calibration.json, which every report cites.
 """
 
 from __future__ import annotations

@@ -47,6 +47,11 @@ class Source:
     threads: int = 2
     damage: str | None = field(default=None, init=False)
 
+    @property
+    def own_name(self) -> str:
+        """The file's name without folders and archives."""
+        return self.name.replace("!", "/").rpartition("/")[2]
+
     def open(self) -> BinaryIO:
         """Decompressed content from its first byte. Where compression is cut, the stream ends and `damage` says so."""
         return io.BufferedReader(_Decompressed(self), buffer_size=1 << 20)

@@ -1,11 +1,12 @@
 """Runs formats over artifacts into a Parquet cache keyed by content, so that a second run parses nothing.
 
-A cache entry is the folder SHA256-FORMAT-vVERSION with `meta.json` and one Parquet file per emitted batch. It is
+A cache entry is the folder SHA256-NAME-FORMAT-vVERSION with `meta.json` and one Parquet file per emitted batch. It is
 written under another name and renamed, so that a kill leaves no half entry.
 """
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -155,8 +156,9 @@ def _load(item: Found, cache: Path) -> Loaded:
         empty: dict[str, Any] = {"quality": quality, "clock": "none", "warnings": warnings}
         return Loaded(item, None, {**empty, "procs": {}, "coverage": [], "facts": [], "tables": {}})
     module = formats()[item.format]
-    # The name takes part where a format reads facts from it; equal files of different ranks stay apart.
-    entry = cache / f"{item.source.sha256}-{item.format}-v{module.VERSION}"
+    # The file's own name takes part: formats read host, rank or time from it where the content has none.
+    name = hashlib.blake2b(item.source.own_name.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    entry = cache / f"{item.source.sha256}-{name}-{item.format}-v{module.VERSION}"
     known = _cached(entry)
     if known is not None:
         return Loaded(item, entry, known, reused=True)

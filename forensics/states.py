@@ -143,7 +143,7 @@ TRAVELS: tuple[Travel, ...] = (
     Travel("collective-stuck", "rank-failed", "the watchdog or a timeout ends the waiting ranks"),
     Travel("connection-lost", "collective-stuck", "collectives over a broken connection cannot complete"),
     Travel("connection-lost", "rank-failed", "operations over a broken connection raise"),
-    Travel("value-nonfinite", "rank-failed", "a check for finite values raises"),
+    Travel("value-nonfinite", "rank-failed", "a check of values raises"),
     Travel("gradient-invalid", "value-nonfinite", "updates with invalid gradients can diverge"),
     Travel("job-stopped", "rank-gone", "the scheduler signals the processes"),
     Travel("config-contradictory", "rank-failed", "the contradiction surfaces as an error"),

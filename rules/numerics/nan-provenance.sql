@@ -122,7 +122,7 @@ SELECT
     b.input_absmax,
     coalesce(b.called_in, a.where_in_code) AS where_in_code,
     ' in the ' || b.phase || CASE WHEN b.op <> b.operator OR coalesce(b.module, '') = '' THEN '' ELSE ' of ' || b.module END
-        || coalesce(', ' || coalesce(b.called_in, a.where_in_code), '') AS place,
+        || coalesce(', called in ' || coalesce(b.called_in, a.where_in_code), '') AS place,
     b.op AS key,
     (
         SELECT list({'artifact_id': e.artifact_id, 'row': e.row, 'note': 'the error that followed'} ORDER BY e.artifact_id, e.row)
