@@ -44,7 +44,10 @@ def assemble_case(loaded: Sequence[Loaded], path: Path, *, threads: int = 2, mem
 
 def _mentions(artifact_id: int, item: Loaded) -> list[Mention]:
     hints = item.found.hints
-    numbers = item.meta["procs"] or ({"0": {}} if item.folder is not None else {})
+    numbers = dict(item.meta["procs"])
+    for covered in item.meta["coverage"]:  # what speaks of the job as a whole makes no process
+        if not covered.get("job"):
+            numbers.setdefault(str(covered.get("proc", 0)), {})
     mentions = []
     for number, said in numbers.items():
         known: dict[str, Any] = dict(said)

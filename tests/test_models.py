@@ -34,6 +34,12 @@ def test_attempts_are_different_processes() -> None:
     assert [r["attempt"] for r in found.rows] == [0, 1]
 
 
+def test_what_names_no_attempt_belongs_to_the_first_one_named() -> None:
+    found = identify_processes([mention(0, rank=0, attempt=1), mention(1, rank=0, attempt=2), mention(2, rank=0)])
+    assert [r["attempt"] for r in found.rows] == [1, 2]
+    assert found.ids[2, 0] == found.ids[0, 0]
+
+
 def test_what_has_no_rank_belongs_to_the_only_rank_of_a_single_process_job() -> None:
     found = identify_processes([mention(0, rank=0, world_size=1), mention(1)])
     assert len(found.rows) == 1

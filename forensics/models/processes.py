@@ -34,12 +34,14 @@ class Processes:
 def identify_processes(mentions: Sequence[Mention]) -> Processes:
     """Ids are dense from 0 in the order of attempt, rank, host, pid."""
     mentions = [_completed(m, _rank_by_local(mentions)) for m in mentions]
+    # What names no attempt belongs to the first one that anything names.
+    first = min((m.known["attempt"] for m in mentions if m.known.get("attempt") is not None), default=0)
     ranks = {m.known["rank"] for m in mentions if m.known.get("rank") is not None}
     worlds = {m.known["world_size"] for m in mentions if m.known.get("world_size")}
     only_rank = next(iter(ranks)) if len(ranks) == 1 and max(worlds, default=1) <= 1 else None
     groups: dict[tuple[Any, ...], list[Mention]] = {}
     for mention in mentions:
-        groups.setdefault(_key(mention.known, only_rank), []).append(mention)
+        groups.setdefault(_key(mention.known, only_rank, first), []).append(mention)
     processes = Processes()
     for key in sorted(groups, key=lambda k: tuple((x is None, x) for x in k)):
         number = len(processes.rows)
@@ -71,8 +73,10 @@ def _completed(mention: Mention, by_local: Mapping[tuple[Any, int], int]) -> Men
     return Mention(mention.artifact_id, mention.number, known)
 
 
-def _key(known: Mapping[str, Any], only_rank: int | None) -> tuple[Any, ...]:
-    attempt, rank = known.get("attempt") or 0, known.get("rank")
+def _key(known: Mapping[str, Any], only_rank: int | None, first: int) -> tuple[Any, ...]:
+    attempt, rank = known.get("attempt"), known.get("rank")
+    if attempt is None:
+        attempt = first
     if rank is None:
         rank = only_rank
     if rank is not None:
