@@ -158,7 +158,7 @@ def load_table(con: duckdb.DuckDBPyConnection, table: str, parts: Iterable[tuple
     select, joins = [], ["JOIN part AS f ON f.filename = p.filename"]
     if "proc_id" in columns:
         joins.append("LEFT JOIN process_of AS o ON o.artifact_id = f.artifact_id AND o.proc = p.proc")
-    for column in columns:
+    for column, kind in columns.items():
         text = column.removesuffix("_id")
         if column == "artifact_id":
             select.append("f.artifact_id")
@@ -167,6 +167,8 @@ def load_table(con: duckdb.DuckDBPyConnection, table: str, parts: Iterable[tuple
         elif column in _TEXT_COLUMNS:
             joins.append(f'LEFT JOIN string AS s_{text} ON s_{text}.text = p."{text}"')
             select.append(f"s_{text}.id")
+        elif kind == "JSON":  # one invalid text would otherwise fail the whole table
+            select.append(f'CASE WHEN json_valid(p."{column}") THEN p."{column}" END')
         else:
             select.append(f'p."{column}"')
     conflict = "OR IGNORE " if table in {"stack", "string"} else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from forensics.errors import ArtifactError, Untrusted
 from forensics.formats import formats
 from forensics.states import CAPABILITIES, QUALITIES
 
+_LEFTOVER_SECONDS = 24 * 3600
 _SMALL_ROWS = 20_000  # batches below this are gathered into one file per table
 
 
@@ -139,6 +141,7 @@ def ingest(
     Once `expired()` is true, what is left is listed as not loaded.
     """
     cache.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(cache, "loading-*")
     loaded = []
     for number, item in enumerate(found):
         on_artifact(number, len(found), item.source.name)
@@ -147,6 +150,13 @@ def ingest(
             item.problems.append(("time-limit", "not loaded: the time limit was reached", "everything in this file"))
         loaded.append(_load(item, cache))
     return loaded
+
+
+def remove_leftovers(folder: Path, pattern: str) -> None:
+    """Removes what a killed run left under a temporary name; a day old, so that no living run is meant."""
+    for path in folder.glob(pattern):
+        if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _load(item: Found, cache: Path) -> Loaded:
@@ -166,8 +176,14 @@ def _load(item: Found, cache: Path) -> Loaded:
     sink = _ParquetSink(scratch)
     _run(module, item, sink)
     meta = sink.finish()
-    shutil.rmtree(entry, ignore_errors=True)
-    scratch.rename(entry)
+    try:
+        scratch.rename(entry)
+    except OSError:  # left half-written by something else, or written by another run at this moment
+        if _cached(entry) is None:
+            shutil.rmtree(entry, ignore_errors=True)
+            scratch.rename(entry)
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)
     return Loaded(item, entry, meta)
 
 

@@ -15,7 +15,7 @@ from forensics.citations import Citations
 from forensics.discovery import discover
 from forensics.engine import Judgement, judge
 from forensics.finding import Finding, Verdict
-from forensics.ingest import Loaded, ingest
+from forensics.ingest import Loaded, ingest, remove_leftovers
 from forensics.library import load_rules, load_views
 from forensics.report.html import render_html
 from forensics.report.view import Report
@@ -70,8 +70,10 @@ def analyze(
     path, out = Path(path), Path(out) if out is not None else default_out(Path(path))
     rules, views = load_rules(chosen.rules, chosen.thresholds), load_views(chosen.rules)
     out.mkdir(parents=True, exist_ok=True)
-    building, work = out / "case.duckdb.partial", Path(tempfile.mkdtemp(prefix="forensics-"))
-    building.unlink(missing_ok=True)
+    remove_leftovers(out, ".building-*")
+    # The case is built beside its place and renamed: readers never meet a writer, and a kill leaves the old one.
+    place, work = Path(tempfile.mkdtemp(prefix=".building-", dir=out)), Path(tempfile.mkdtemp(prefix="forensics-"))
+    building = place / "case.duckdb"
     try:
         on_progress("discover", 0, 1, str(path))
         found = discover(path, work, outputs=out)
@@ -101,11 +103,15 @@ def analyze(
             con.close()
         ledger.record(building, judgement)
         building.replace(out / "case.duckdb")
-        (out / "report.json").write_bytes(document.to_json(verdict, judgement, report))
-        (out / "report.html").write_text(render_html(report), encoding="utf-8")
+        for name, content in (
+            ("report.json", document.to_json(verdict, judgement, report)),
+            ("report.html", render_html(report).encode("utf-8", "replace")),
+        ):
+            (place / name).write_bytes(content)
+            (place / name).replace(out / name)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        building.unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
     return _finished(verdict, judgement, report, out, loaded)
 
 

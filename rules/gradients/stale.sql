@@ -51,7 +51,10 @@ run AS (
         *,
         sum(CASE WHEN is_new THEN 1 ELSE 0 END) OVER (PARTITION BY artifact_id, proc_id ORDER BY step) AS run_id
     FROM (
-        SELECT *, content IS DISTINCT FROM lag(content) OVER (PARTITION BY artifact_id, proc_id ORDER BY step) AS is_new FROM gradient
+        SELECT
+            *,
+            coalesce(content <> lag(content) OVER (PARTITION BY artifact_id, proc_id ORDER BY step), TRUE) AS is_new
+        FROM gradient
     )
 )
 SELECT
@@ -93,7 +96,7 @@ run AS (
     FROM (
         SELECT
             *,
-            grad_norm IS DISTINCT FROM lag(grad_norm) OVER (PARTITION BY artifact_id, proc_id ORDER BY step, row) AS is_new
+            coalesce(grad_norm <> lag(grad_norm) OVER (PARTITION BY artifact_id, proc_id ORDER BY step, row), TRUE) AS is_new
         FROM reading
     )
 )
