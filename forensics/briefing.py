@@ -53,7 +53,7 @@ def brief(
             view.NotChecked(n.rule, n.title, n.missing, n.meaning, n.capture) for n in verdict.not_checked
         ),
         artifacts=_artifacts(con),
-        warnings=_warnings(con),
+        warnings=(*_set_aside(judgement), *_warnings(con)),
         job_facts=_job_facts(con),
         processes=_processes(con),
         timeline=_timeline(con, citations),
@@ -219,6 +219,15 @@ def _artifacts(con: duckdb.DuckDBPyConnection) -> tuple[view.ArtifactView, ...]:
         )
         for path, kind, size, quality, procs, counts, warns in rows
     )
+
+
+def _set_aside(judgement: Judgement) -> list[view.WarningView]:
+    return [
+        view.WarningView(
+            f.evidence[0].artifact if f.evidence else "", f.rule, f"set aside: {mask(f.message)}", mask(why)
+        )
+        for f, why in judgement.set_aside
+    ]
 
 
 def _warnings(con: duckdb.DuckDBPyConnection) -> tuple[view.WarningView, ...]:

@@ -33,6 +33,7 @@ def to_json(verdict: Verdict, judgement: Judgement, report: view.Report) -> byte
             "reasons": [mask(reason) for reason in verdict.reasons],
         },
         "findings": [{**_entry(f), "severity": f.severity} for f in judgement.findings],
+        "set_aside": [{**_entry(f), "severity": f.severity, "reason": why} for f, why in judgement.set_aside],
         "artifacts": [
             {"path": a.path, "format": a.format, "bytes": a.n_bytes, "quality": a.quality, "warnings": list(a.warnings)}
             for a in report.artifacts

@@ -39,6 +39,7 @@ class RuleRun:
 @dataclass
 class Judgement:
     findings: list[Finding] = field(default_factory=list)
+    set_aside: list[tuple[Finding, str]] = field(default_factory=list)  # by the site's configuration, with its reason
     runs: list[RuleRun] = field(default_factory=list)
 
 

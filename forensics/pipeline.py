@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from forensics import briefing, diagnosis, document, ledger
 from forensics.assembly import assemble_case
 from forensics.case import open_for_rules
 from forensics.citations import Citations
+from forensics.configuration import Configuration, set_aside
 from forensics.discovery import discover
 from forensics.engine import Judgement, judge
 from forensics.finding import Finding, Verdict
@@ -23,10 +25,10 @@ from forensics.report.view import Report
 
 @dataclass(frozen=True)
 class Settings:
-    """What a user may choose. `rules`: folders of site rules; `thresholds`: overrides by rule and name."""
+    """What a user may choose. `rules`: folders of site rules; `configuration`: thresholds and suppressions."""
 
     rules: Sequence[Path] = ()
-    thresholds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    configuration: Configuration = field(default_factory=Configuration)
     cache: Path | None = None
     threads: int = 2
     memory_limit: str | None = None
@@ -68,7 +70,7 @@ def analyze(
     chosen = settings or Settings()
     budget = ledger.Budget(chosen.max_seconds)
     path, out = Path(path), Path(out) if out is not None else default_out(Path(path))
-    rules, views = load_rules(chosen.rules, chosen.thresholds), load_views(chosen.rules)
+    rules, views = load_rules(chosen.rules, chosen.configuration.thresholds), load_views(chosen.rules)
     out.mkdir(parents=True, exist_ok=True)
     remove_leftovers(out, ".building-*")
     # The case is built beside its place and renamed: readers never meet a writer, and a kill leaves the old one.
@@ -90,6 +92,7 @@ def analyze(
         try:
             citations = Citations(con, [item.found.source for item in loaded])
             judgement = judge(con, rules, views, citations, expired=budget.expired)
+            set_aside(judgement, chosen.configuration.suppressions, datetime.date.today())
             verdict = diagnosis.diagnose(
                 judgement.findings,
                 ledger.read_outcome(con),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-
-from forensics.errors import ForensicsError
 
 
 def analyze(
@@ -42,7 +39,7 @@ def analyze(
     rules
         Further folder of rules; may be given several times.
     config
-        TOML file with [thresholds."RULE"] tables that override thresholds.
+        TOML file with [thresholds."RULE"] tables and [[suppress]] entries (rule, reason, expires).
     cache
         Folder for parsed artifacts; default OUT/cache.
     memory_limit
@@ -56,12 +53,13 @@ def analyze(
     quiet
         Print nothing.
     """
+    from forensics.configuration import Configuration, read_configuration
     from forensics.pipeline import Settings
     from forensics.pipeline import analyze as run
 
     settings = Settings(
         rules=rules or [],
-        thresholds=_thresholds(config),
+        configuration=read_configuration(config) if config else Configuration(),
         cache=cache,
         threads=threads,
         memory_limit=memory_limit,
@@ -76,16 +74,6 @@ def analyze(
 
 
 _RANKED = ("critical", "high", "medium", "info")
-
-
-def _thresholds(config: Path | None) -> dict[str, dict[str, float]]:
-    if config is None:
-        return {}
-    try:
-        given = tomllib.loads(config.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ForensicsError(f'{config}: {error}; expected a TOML file with [thresholds."RULE"] tables') from error
-    return dict(given.get("thresholds", {}))
 
 
 def _print(result: Any, form: str) -> None:
