@@ -116,6 +116,7 @@ def test_thresholds_come_from_a_configuration_file(tmp_path: Path) -> None:
     assert result.returncode == 2 and "no-such-rule" in result.stderr
 
 
+@pytest.mark.checkout
 def test_what_the_readme_names_exists() -> None:
     readme = (ROOT / "README.md").read_text()
     help_text = forensics("--help").stdout
