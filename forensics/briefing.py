@@ -80,7 +80,7 @@ def _verdict(verdict: Verdict) -> view.VerdictView:
         confidence_note=confidence_note(root),
         culprit=_culprit(root) if root else (),
         fix=root.fix if root else "",
-        not_established_reason=mask(" ".join(verdict.reasons)) if verdict.status == "not-established" else "",
+        not_established_reason=mask(" ".join(verdict.reasons[1:])) if verdict.status == "not-established" else "",
         earliest_anomaly=_evidence(earliest.evidence, note="earliest sign of trouble") if earliest else None,
     )
 

@@ -111,16 +111,20 @@ def _without_root(findings: Sequence[Finding], outcome: Outcome, common: Mapping
         return Verdict("healthy", sentence, others=others, reasons=[str(outcome.completed)], **common)  # type: ignore[arg-type]
     reasons = []
     if symptoms:
-        reasons.append(f"{symptoms[0].message} What led to it is not in the evidence.")
+        reasons.append(f"{_sentence(symptoms[0].message)} What led to it is not in the evidence.")
     earliest = common.get("earliest")
     if isinstance(earliest, Anomaly):
-        reasons.append(f"The earliest sign of trouble is at {earliest.evidence.label()}: {earliest.message}")
+        reasons.append(_sentence(f"The earliest sign of trouble is at {earliest.evidence.label()}: {earliest.message}"))
     if outcome.failed:
-        reasons.append(f"The job failed: {outcome.failed}")
+        reasons.append(_sentence(f"The job failed: {outcome.failed}"))
     if not reasons:
         reasons.append("The evidence shows neither a failure nor that the job completed.")
     sentence = f"The cause is not established. {reasons[0]}"
     return Verdict("not-established", sentence, consequences=symptoms, others=others, reasons=reasons, **common)  # type: ignore[arg-type]
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
 
 
 def _soften_survived(findings: Sequence[Finding], outcome: Outcome) -> None:
@@ -143,7 +147,8 @@ def _causal_graph(findings: Sequence[Finding]) -> tuple[nx.DiGraph, list[Link]]:
     links = []
     for cause in findings:
         for effect in findings:
-            path = _best_path(cause, effect, reached[cause.id]) if cause.id != effect.id else None
+            # The same rule on two ranks is one fault seen twice, never its own cause.
+            path = _best_path(cause, effect, reached[cause.id]) if cause.rule != effect.rule else None
             if path is not None:
                 graph.add_edge(cause.id, effect.id)
                 links.append(Link(cause.id, effect.id, path.states, path.how))

@@ -33,6 +33,7 @@ class RuleRun:
     reason: str
     missing: str | None = None
     n_findings: int = 0
+    strength: str = ""
     conclusive: bool = False
 
 
@@ -142,8 +143,10 @@ class _Bench:
                     able.append(proc)
                 else:
                     missing.setdefault(proc, lacking)
-            if able:
-                settled.update(self._run(rule, variant, able))
+            for proc, run in self._run(rule, variant, able).items() if able else ():
+                # What stands is the strongest variant that ran, unless a weaker one found something.
+                if proc not in settled or run.outcome == "found" or settled[proc].outcome == "failed":
+                    settled[proc] = run
         for proc in everyone:
             unable = RuleRun(rule.id, None, proc, "not-run", f"needs {missing.get(proc, '')}", missing.get(proc))
             self.judgement.runs.append(settled.get(proc, unable))
@@ -169,8 +172,9 @@ class _Bench:
             whole = all(self._coverage.reaches_the_end(need, proc) for need in variant.needs)
             conclusive = variant.strength == "proof" and whole
             reason = f"judged by {', '.join(variant.needs)}"
+            outcome = "found" if n else "nothing-found"
             runs[proc] = RuleRun(
-                rule.id, variant.name, proc, "found" if n else "nothing-found", reason, None, n, conclusive
+                rule.id, variant.name, proc, outcome, reason, None, n, strength=variant.strength, conclusive=conclusive
             )
         return runs
 

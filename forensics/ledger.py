@@ -14,7 +14,7 @@ import orjson
 from forensics.case import connect
 from forensics.citations import Citations
 from forensics.diagnosis import Outcome, not_checked_rules
-from forensics.engine import Judgement
+from forensics.engine import Judgement, RuleRun
 from forensics.finding import Anomaly, NotChecked, RuledOut
 from forensics.rule import Rule
 from forensics.states import STRENGTHS
@@ -66,29 +66,46 @@ def _words(row: Sequence[Any] | None) -> tuple[str | None, str | None]:
 
 
 def ruled_out(judgement: Judgement, rules: Sequence[Rule]) -> list[RuledOut]:
-    """Rules that ran on evidence that could have shown their fault and found nothing for any process."""
+    """Rules that found nothing on evidence that is at least strong; how many of the processes had it is said."""
     titles = {rule.id: rule.title for rule in rules}
-    found = {finding.rule for finding in judgement.findings}
-    out: dict[str, RuledOut] = {}
+    found = {run.rule for run in judgement.runs if run.outcome == "found"}
+    silent: dict[str, list[RuleRun]] = {}
     for run in judgement.runs:
-        if run.outcome == "nothing-found" and run.rule not in found and run.rule not in out:
-            out[run.rule] = RuledOut(run.rule, titles[run.rule], run.variant or "", f"Nothing found, {run.reason}.")
-    return list(out.values())
+        if run.outcome == "nothing-found" and run.strength != STRENGTHS[-1] and run.rule not in found:
+            silent.setdefault(run.rule, []).append(run)
+    out = []
+    for rule, runs in silent.items():
+        n_all = sum(run.rule == rule for run in judgement.runs)
+        scope = "" if n_all == len(runs) else f" for {len(runs)} of {n_all} processes; the others left no such evidence"
+        out.append(RuledOut(rule, titles[rule], runs[0].variant or "", f"Nothing found, {runs[0].reason}{scope}."))
+    return out
 
 
 def not_checked(judgement: Judgement, rules: Sequence[Rule]) -> list[NotChecked]:
-    """Rules that could not run for any process, with the evidence that would have let them."""
-    titles = {rule.id: rule.title for rule in rules}
-    ran = {run.rule for run in judgement.runs if run.outcome != "not-run"}
-    missing = {run.rule: run.missing for run in judgement.runs if run.rule not in ran and run.missing}
-    failed = {run.rule: run.reason for run in judgement.runs if run.outcome == "failed"}
+    """Rules that ran for no process, or only as an indication that found nothing, and what would have let them."""
+    known = {rule.id: rule for rule in rules}
+    settled = {run.rule for run in judgement.runs if run.outcome == "found" or run.strength in STRENGTHS[:-1]}
+    missing: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    for run in judgement.runs:
+        if run.outcome == "failed":
+            failed.setdefault(run.rule, run.reason)
+        elif run.rule not in settled and run.rule not in missing:
+            missing[run.rule] = run.missing or _best_need(known[run.rule], run.variant)
     return [
-        *not_checked_rules([(rule, titles[rule], capability) for rule, capability in missing.items()]),
+        *not_checked_rules([(rule, known[rule].title, need) for rule, need in missing.items() if rule not in failed]),
         *(
-            NotChecked(rule, titles[rule], "rule-fault", f"the rule itself failed: {why}", "")
+            NotChecked(rule, known[rule].title, "rule-fault", f"the rule itself failed: {why}", "")
             for rule, why in failed.items()
         ),
     ]
+
+
+def _best_need(rule: Rule, ran: str | None) -> str:
+    """A capability that the strongest variant needs and the one that ran does not."""
+    had = {need for variant in rule.variants if variant.name == ran for need in variant.needs}
+    wanted = [need for variant in rule.variants for need in variant.needs if need not in had]
+    return wanted[0] if wanted else rule.variants[0].needs[0]
 
 
 def earliest_anomaly(con: duckdb.DuckDBPyConnection, citations: Citations) -> Anomaly | None:
