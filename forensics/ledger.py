@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from forensics.diagnosis import Outcome, not_checked_rules
 from forensics.engine import Judgement, RuleRun
 from forensics.finding import Anomaly, NotChecked, RuledOut
 from forensics.rule import Rule
-from forensics.states import STRENGTHS
+from forensics.states import SETTLED_BY, STRENGTHS
 
 
 class Budget:
@@ -81,9 +82,14 @@ def ruled_out(judgement: Judgement, rules: Sequence[Rule]) -> list[RuledOut]:
     return out
 
 
-def not_checked(judgement: Judgement, rules: Sequence[Rule]) -> list[NotChecked]:
-    """Rules that ran for no process, or only as an indication that found nothing, and what would have let them."""
+def not_checked(con: duckdb.DuckDBPyConnection, judgement: Judgement, rules: Sequence[Rule]) -> list[NotChecked]:
+    """What could not be asked, most relevant first, and the evidence that would have let it.
+
+    First what would tell the cause of symptoms at hand, then rules that ran for no process or only as an indication
+    that found nothing, those that share a missing capability together, the largest group first.
+    """
     known = {rule.id: rule for rule in rules}
+    covered = {row[0] for row in con.execute("SELECT DISTINCT capability FROM coverage").fetchall()}
     settled = {run.rule for run in judgement.runs if run.outcome == "found" or run.strength in STRENGTHS[:-1]}
     missing: dict[str, str] = {}
     failed: dict[str, str] = {}
@@ -92,13 +98,26 @@ def not_checked(judgement: Judgement, rules: Sequence[Rule]) -> list[NotChecked]
             failed.setdefault(run.rule, run.reason)
         elif run.rule not in settled and run.rule not in missing:
             missing[run.rule] = run.missing or _best_need(known[run.rule], run.variant)
-    return [
-        *not_checked_rules([(rule, known[rule].title, need) for rule, need in missing.items() if rule not in failed]),
-        *(
-            NotChecked(rule, known[rule].title, "rule-fault", f"the rule itself failed: {why}", "")
-            for rule, why in failed.items()
-        ),
+    needs = Counter(missing.values())
+    ranked = sorted(missing.items(), key=lambda item: (-needs[item[1]], item[1], item[0]))
+    wanted = [*_wanted_by_symptoms(judgement, covered), *((r, n) for r, n in ranked if r not in failed)]
+    faults = [
+        NotChecked(r, known[r].title, "rule-fault", f"the rule itself failed: {why}", "") for r, why in failed.items()
     ]
+    return [*not_checked_rules([(rule, known[rule].title, need) for rule, need in wanted]), *faults]
+
+
+def _wanted_by_symptoms(judgement: Judgement, covered: set[str]) -> list[tuple[str, str]]:
+    """(rule, capability) of evidence that is absent and would tell what the symptoms found are consequences of."""
+    wanted = [
+        (finding.rule, need)
+        for finding in judgement.findings
+        if finding.role == "symptom"
+        for state in finding.requires
+        for need in SETTLED_BY.get(state["state"], ())
+        if need not in covered
+    ]
+    return list(dict.fromkeys(wanted))
 
 
 def _best_need(rule: Rule, ran: str | None) -> str:

@@ -97,7 +97,7 @@ def analyze(
                 judgement.findings,
                 ledger.read_outcome(con),
                 ruled_out=ledger.ruled_out(judgement, rules),
-                not_checked=ledger.not_checked(judgement, rules),
+                not_checked=ledger.not_checked(con, judgement, rules),
                 earliest=ledger.earliest_anomaly(con, citations),
                 confidence=ledger.calibration()["root_cause_is_right"],
             )

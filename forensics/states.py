@@ -150,6 +150,17 @@ TRAVELS: tuple[Travel, ...] = (
     Travel("weights-incomplete", "rank-failed", "loading raises"),
 )
 
+# Evidence that would tell what brought a state about, the most telling first.
+SETTLED_BY: dict[str, tuple[str, ...]] = {
+    "collective-stuck": ("collective", "thread_state"),
+    "connection-lost": ("log_event", "log_event.kernel"),
+    "capture-broken": ("slice.return_code",),
+    "value-nonfinite": ("tensor",),
+    "device-full": ("memory_event.oom",),
+    "host-full": ("log_event.kernel",),
+    "rank-failed": ("log_event",),
+}
+
 SEVERITIES = ("critical", "high", "medium", "info")
 STRENGTHS = ("proof", "strong", "indication")
 QUALITIES = ("complete", "repaired", "partial", "unknown", "failed", "empty")

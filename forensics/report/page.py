@@ -157,12 +157,11 @@ def _shown(read: Outline) -> Iterator[FindingView]:
 
 
 def gaps(not_checked: Sequence[NotChecked]) -> list[Gap]:
-    """By missing capability, so that each command stands once; those that unlock most rules first."""
+    """By missing capability, so that each command stands once, in the order given: most relevant first."""
     groups: dict[str, list[NotChecked]] = {}
     for one in not_checked:
         groups.setdefault(one.missing, []).append(one)
-    found = [Gap(name, rules[0].meaning, rules[0].capture, rules) for name, rules in groups.items()]
-    return sorted(found, key=lambda gap: -len(gap.rules))
+    return [Gap(name, rules[0].meaning, rules[0].capture, rules) for name, rules in groups.items()]
 
 
 def endings(processes: Sequence[ProcessView]) -> list[Ending]:
