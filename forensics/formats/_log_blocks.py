@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from forensics.artifact import Frame
 from forensics.formats._log_catalogue import Match, catalogue
 from forensics.formats._log_prefix import Line
+from forensics.formats._log_threads import Dump
 
 MESSAGE_CHARACTERS = 64 * 1024
 MAX_FRAMES = 512  # of one stack: the first and last 256 of a deeper one
@@ -98,6 +99,7 @@ class Block:
     facts: dict[str, int | str] = field(default_factory=dict)
     matches: list[Match] | None = None  # of its first line
     at_margin: bool = False  # inside an exception group
+    dump: Dump | None = None  # of faulthandler
 
     @property
     def message(self) -> str:

@@ -17,6 +17,7 @@ from forensics.formats._log_prefix import Line, parse
 from forensics.formats._log_processes import Processes, survey
 from forensics.formats._log_rows import Event, EventRows, SampleRows
 from forensics.formats._log_tables import Entry, Table, starts_table
+from forensics.formats._log_threads import THREAD, Dump, LogThreads
 from forensics.formats._log_time import Clock
 from forensics.formats._log_tracebacks import Tracebacks
 
@@ -27,7 +28,7 @@ _STRUCTURE = (
     r"|ERROR|FATAL|CRITICAL|[Ff]atal|[Ee]rror:|Killed|core dumped|[ \[\]][EF]\d{3,4} \d\d:|^[EF]\d{4} |\[[EF] \w"
     r"|\d [EF] |^[0-3],\d+,\d+,|^kern +:(?:err|crit|alert|emerg)|(?:Root Cause|Failures)[ :(]|Exception i"
     r"|Process [\w-]+:|Logging error|\.py:\d+: \w*Warning: |nranks \d|(?:stdout|stderr) P |={3,} [A-Za-z0-9]|::test"
-    r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED"
+    r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED|most recent call first\):"
 )
 _METRIC = (
     r"(?i:step|\biter|loss|\bep(?:och)?\b)[^\n]{0,40}\d|'(?:loss|eval_\w+|train_\w+)': "
@@ -59,6 +60,7 @@ class Session:
         self._samples = SampleRows(sink)
         self._stacks = Stacks()
         self._n_stacks = 0
+        self._threads = LogThreads(sink, self._stacks)
         self._tracebacks = Tracebacks(self._finish)
         self._tables: dict[int, Table] = {}
         self._steps: dict[int, int] = {}
@@ -80,7 +82,8 @@ class Session:
             self._end_table(proc)
         self._events.close()
         self._samples.close()
-        if self._n_stacks:
+        self._threads.close(complete=not self._source.damage, n_read=self._n_lines)
+        if self._n_stacks or self._threads.any:
             self._sink.emit("stack", self._stacks.table())
         self._describe()
 
@@ -188,12 +191,14 @@ class Session:
         if _METRIC_WORD.search(text):
             self._take_metrics(proc, line, piece)
         matches = self._catalogue.match(text)
+        if not matches and self._open_dump(proc, line, piece):
+            return
         if not matches and not judge.looks_like_error(line):
             return
         block = self._block(proc, "line", line, piece)
         names = {match.name for match in matches}
         if names & {"fatal-python-error", "faulthandler-timeout"}:
-            block.kind = "fault"
+            block.kind, block.dump = "fault", Dump(fatal="fatal-python-error" in names)
         elif names & {"anomaly-forward", "anomaly-induced"} and "Traceback" in text:
             block.kind = "anomaly"
         else:
@@ -206,6 +211,17 @@ class Session:
                 self._processes.learn_rank(proc, int(str(fields["nccl_rank"])), int(str(fields["world_size"])))
         self._tracebacks.open(block)
 
+    def _open_dump(self, proc: int, line: Line, piece: Piece) -> bool:
+        """Opens a dump of threads that nothing introduces, as faulthandler.register and dump_traceback write it."""
+        thread = THREAD.match(line.text.strip()) if "most recent call first" in line.text else None
+        if thread is None:
+            return False
+        block = self._block(proc, "fault", line, piece)
+        block.dump = Dump()
+        block.dump.start(thread, piece.number)
+        self._tracebacks.open(block)
+        return True
+
     def _take_metrics(self, proc: int, line: Line, piece: Piece) -> None:
         metrics = self._metrics.read(line.text)
         if metrics is None:
@@ -217,6 +233,10 @@ class Session:
             self._samples.add(proc, metrics.step, ts_ns, piece.number, metrics.names, metrics.units, metrics.values)
 
     def _finish(self, block: Block) -> None:
+        if block.dump is not None:
+            self._threads.add(block.dump, block.proc, block.ts_ns)
+            if not block.lines:
+                return
         frames = list(reversed(block.frames)) if block.kind == "fault" else block.frames
         stack_id = None
         if frames and self._n_stacks < _MAX_STACKS:

@@ -24,6 +24,7 @@ from forensics.formats._log_blocks import (
 )
 from forensics.formats._log_lines import Piece
 from forensics.formats._log_prefix import Line
+from forensics.formats._log_threads import THREAD
 
 MAX_OPEN = 64  # blocks of one process
 MAX_LEAD = 6  # lines between what introduces a traceback and its header
@@ -34,7 +35,6 @@ MAX_FOREIGN = 40  # lines of others between the frames of one traceback
 _REPEATED = re.compile(r"\s*\[Previous line repeated (\d+) more times?\]")
 _MARGIN = re.compile(r"\s*\| ?")
 _SEPARATOR = re.compile(r"\s*\+[-+]{2,}(?: (\d+) )?[-+]*\s*$")
-_THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-fA-F]+(?: \[[^\]]{0,40}\])? \(most recent call first\):")
 _FAULT_LINE = re.compile(
     r"\s*(?:<no Python frame>|\.\.\.$|Binary file |<.{0,80}>$|Extension modules:|Python runtime state"
     r"|Current thread's C)"
@@ -187,7 +187,7 @@ class Tracebacks:
             self._end(block, line.text)
             return False
         if block.kind == "fault":
-            return self._take_fault(block, line)
+            return self._take_fault(block, line, piece)
         if block.state == "message":
             return self._take_message(block, line)
         return self._take_frame(block, line, piece)
@@ -226,9 +226,11 @@ class Tracebacks:
             return True
         return self._end(block, text)
 
-    def _take_fault(self, block: Block, line: Line) -> bool:
+    def _take_fault(self, block: Block, line: Line, piece: Piece) -> bool:
         text = line.text
-        if _THREAD.match(text.strip()):
+        if thread := THREAD.match(text.strip()):
+            if block.dump is not None:
+                block.dump.start(thread, piece.number)
             # Keep the crashing thread's frames, else those of the last thread, which is the main one.
             if not (block.frames and "current" in block.facts):
                 block.frames.clear()
@@ -237,9 +239,11 @@ class Tracebacks:
                 block.facts["current"] = 1
             return True
         if m := FAULT_FRAME.match(text):
+            frame = Frame(m[3].strip(), m[1], int(m[2]) if m[2].isdigit() else None)
+            if block.dump is not None:
+                block.dump.add(frame)
             if block.state == "frames":
-                number = int(m[2]) if m[2].isdigit() else None
-                block.add_frame(Frame(m[3].strip(), m[1], number))
+                block.add_frame(frame)
             return True
         if not text.strip() or _FAULT_LINE.match(text):
             return True
