@@ -1,0 +1,40 @@
+-- What logs report as a failure that the program did not say it would survive, with the place in the job's own code.
+-- A row is one event. moved_on: the same process later fails with an error of another named class, out of a traceback of
+-- its own: this one was printed and survived, whatever it led to.
+CREATE TEMP VIEW reported_failure AS
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.attempt,
+    e.rank,
+    e.host,
+    e.step,
+    e.ts_ns,
+    e.line,
+    e.source,
+    e.level,
+    e.signature,
+    e.class,
+    e.role,
+    e.exception,
+    e.message,
+    e.fields,
+    left(coalesce(e.exception || ': ', '') || coalesce(regexp_extract(e.message, '^[^\n]*'), e.signature), 240) AS said,
+    u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
+    EXISTS (
+        SELECT 1 FROM log AS o
+        WHERE o.artifact_id = e.artifact_id
+          AND o.proc_id IS NOT DISTINCT FROM e.proc_id
+          AND o.line > e.line
+          AND o.role = 'primary'
+          AND o.exception IS NOT NULL
+          AND o.class <> e.class
+          AND o.class NOT LIKE 'exception.%'
+          AND (o.fields ->> 'chain') IS NULL
+    ) AS moved_on
+FROM log AS e
+LEFT JOIN frame AS k ON k.id = e.stack_id
+LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
+WHERE e.role IN ('primary', 'symptom', 'secondary')
+  AND coalesce(e.fields ->> 'handled', 'false') <> 'true';
