@@ -17,50 +17,22 @@ references = ["https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html
 needs = ["log_event"]
 strength = "strong"
 
+[variant.kernel]
+needs = ["log_event.kernel"]
+strength = "strong"
+
 [variant.counters]
 needs = ["sample.device"]
 strength = "indication"
 says = "The counters were read at an unknown time; the errors may be older than the job."
 */
 -- variant: log
-WITH
-fault AS (
-    SELECT
-        x.artifact_id,
-        x.row,
-        CAST(NULL AS INTEGER) AS proc_id,
-        CAST(NULL AS INTEGER) AS rank,
-        x.ts_ns,
-        x.line,
-        x.host,
-        'The driver (GPU ' || coalesce(x.pci, '?') || ')' AS where_found,
-        left(x.message, 200) AS said,
-        'xid-' || x.xid AS key,
-        x.timing = 'unknown' AS is_undated
-    FROM xid_event AS x
-    -- 92 is a rate of corrected errors, 63 the retirement that went well.
-    WHERE x.xid IN (48, 64, 94, 95, 140, 171, 172) AND x.timing IN ('during', 'unknown')
-    UNION ALL
-    SELECT
-        e.artifact_id,
-        e.row,
-        e.proc_id,
-        e.rank,
-        e.ts_ns,
-        e.line,
-        e.host,
-        'The CUDA runtime' AS where_found,
-        e.said,
-        'ecc' AS key,
-        FALSE AS is_undated
-    FROM reported_failure AS e
-    WHERE e.signature = 'gpu-ecc-error' AND e.role = 'primary'
-)
-SELECT
-    * EXCLUDE (is_undated),
-    CASE WHEN is_undated THEN 'indication' END AS strength
-FROM fault
-QUALIFY row_number() OVER (PARTITION BY host, rank ORDER BY ts_ns NULLS LAST, artifact_id, row) = 1
+SELECT *
+FROM uncorrectable_error
+ORDER BY ts_ns, artifact_id, row;
+-- variant: kernel
+SELECT *
+FROM uncorrectable_error
 ORDER BY ts_ns, artifact_id, row;
 -- variant: counters
 SELECT

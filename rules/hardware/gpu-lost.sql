@@ -13,6 +13,10 @@ causes = [{ state = "device-lost", of = "device" }]
 references = ["https://docs.nvidia.com/deploy/xid-errors/index.html"]
 
 [variant.kernel]
+needs = ["log_event.kernel"]
+strength = "strong"
+
+[variant.log]
 needs = ["log_event"]
 strength = "strong"
 
@@ -22,49 +26,13 @@ strength = "strong"
 says = "nvidia-smi was asked at an unknown time; it shows the loss, not when it was."
 */
 -- variant: kernel
-WITH
-pcie AS (
-    SELECT count(*) AS n FROM log WHERE class = 'hw.pcie'
-),
-lost AS (
-    SELECT
-        x.artifact_id,
-        x.row,
-        x.ts_ns,
-        x.line,
-        x.host,
-        x.pci,
-        x.message,
-        x.timing
-    FROM xid_event AS x
-    WHERE x.class = 'hw.gpu-lost' AND x.role = 'primary' AND x.timing IN ('during', 'unknown')
-    UNION ALL
-    SELECT
-        e.artifact_id,
-        e.row,
-        e.ts_ns,
-        e.line,
-        e.host,
-        e.fields ->> 'pci' AS pci,
-        e.message,
-        'unknown' AS timing
-    FROM log AS e
-    WHERE e.signature = 'gpu-lost' AND e.role = 'primary'
-)
-SELECT
-    l.artifact_id,
-    l.row,
-    l.ts_ns,
-    l.line,
-    l.host,
-    coalesce(l.pci, '(unnamed)') AS pci,
-    left(l.message, 200) AS said,
-    CASE WHEN p.n > 0 THEN '; the kernel counts ' || p.n || ' messages about PCIe errors' ELSE '' END AS detail,
-    'gpu-lost' AS key
-FROM lost AS l
-CROSS JOIN pcie AS p
-QUALIFY row_number() OVER (PARTITION BY l.host, l.pci ORDER BY l.ts_ns NULLS LAST, l.artifact_id, l.row) = 1
-ORDER BY l.ts_ns, l.artifact_id, l.row;
+SELECT *
+FROM gpu_lost_report
+ORDER BY ts_ns, artifact_id, row;
+-- variant: log
+SELECT *
+FROM gpu_lost_report
+ORDER BY ts_ns, artifact_id, row;
 -- variant: device-report
 WITH
 pcie AS (

@@ -22,7 +22,7 @@ needs = ["log_event"]
 strength = "strong"
 
 [variant.kernel-log]
-needs = ["log_event"]
+needs = ["log_event.kernel"]
 strength = "indication"
 says = "Only the driver's message is there, without an error of the job itself."
 
@@ -39,7 +39,7 @@ driver_word AS (
         x.row,
         x.line,
         x.xid
-    FROM xid_event AS x
+    FROM driver_xid AS x
     WHERE x.xid IN (13, 31) AND NOT x.is_foreign AND x.timing IN ('during', 'unknown')
     QUALIFY row_number() OVER (ORDER BY x.artifact_id, x.row) = 1
 )
@@ -81,7 +81,7 @@ SELECT
     left(x.message, 200) AS said,
     '' AS detail,
     'xid-' || x.xid AS key
-FROM xid_event AS x
+FROM driver_xid AS x
 LEFT JOIN proc AS p ON CAST(p.pid AS VARCHAR) = x.pid
 WHERE x.xid IN (13, 31)
   AND x.timing = 'during'
