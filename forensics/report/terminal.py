@@ -36,7 +36,8 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
     consequences = [f for f in report.findings if f.role == "consequence"]
     if consequences:
         more = f" (and {len(consequences) - 3:,} more)" if len(consequences) > 3 else ""
-        lines += pen.row("led to" if causes else "symptoms", "; ".join(text.one_line(f.message, 120) for f in consequences[:3]) + more)
+        said = "; ".join(text.one_line(f.message, 120) for f in consequences[:3]) + more
+        lines += pen.row("led to" if causes else "symptoms", said)
     others = _others(report)
     if others:
         lines += pen.row("also", others)
