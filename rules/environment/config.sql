@@ -1,0 +1,193 @@
+/*
+title = "Settings contradict each other or the machine"
+severity = "medium"
+scope = "job"
+proves = """
+A library refused a combination of settings; or two settings are recorded of which one makes the other void, or that the
+machine does not have what a setting asks for."""
+cannot_prove = """
+That a contradiction among recorded settings had anything to do with a failure: it is context unless the library itself
+refused it. Settings that the code sets later are not seen."""
+message = "{what}: {said}"
+fix = "{remedy}"
+causes = [{ state = "config-contradictory", of = "job" }]
+references = [
+  "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf",
+  "https://github.com/pytorch/pytorch/pull/193400",
+]
+
+[variant.refused]
+needs = ["log_event"]
+strength = "strong"
+
+[variant.no-device]
+needs = ["log_event", "fact"]
+strength = "strong"
+
+[variant.recorded]
+needs = ["fact"]
+strength = "indication"
+says = "The settings are recorded; that the job used both, and suffered, is not shown."
+*/
+-- variant: refused
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    e.said,
+    e.where_in_code,
+    CASE
+        WHEN e.signature = 'config-precision-both' THEN 'Two precisions are asked for at once'
+        WHEN e.signature = 'compute-type-unsupported' THEN 'The device does not have the precision that is asked for'
+        ELSE 'Settings of the batch contradict each other'
+    END AS what,
+    CASE
+        WHEN e.signature = 'config-precision-both' THEN 'Keep one of fp16 and bf16, in the arguments and in the DeepSpeed or Accelerate file alike.'
+        WHEN e.signature = 'compute-type-unsupported' THEN 'Use fp16 on devices before compute capability 8.0, or another device.'
+        ELSE 'Let train_batch_size be micro batch × accumulation steps × world size, or set it to "auto".'
+    END AS remedy,
+    'critical' AS severity,
+    e.signature AS key
+FROM reported_failure AS e
+WHERE e.class = 'env.config'
+  AND e.role = 'primary'
+  AND NOT e.moved_on
+QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: no-device
+WITH
+hidden AS (
+    SELECT
+        artifact_id,
+        line,
+        value
+    FROM fact
+    WHERE key IN ('CUDA_VISIBLE_DEVICES', 'HIP_VISIBLE_DEVICES') AND scope = 'variable' AND trim(value) IN ('', '-1', 'NoDevFiles', 'none')
+    QUALIFY row_number() OVER (ORDER BY artifact_id, line) = 1
+)
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    'CUDA_VISIBLE_DEVICES is "' || h.value || '" and the job asked for a GPU: ' || e.said AS said,
+    'All devices are hidden from the job' AS what,
+    'Set CUDA_VISIBLE_DEVICES to the devices of the job, or leave it to the scheduler.' AS remedy,
+    'critical' AS severity,
+    [{'artifact_id': h.artifact_id, 'line': h.line, 'note': 'the setting'}] AS evidence,
+    'no-device' AS key
+FROM reported_failure AS e
+CROSS JOIN hidden AS h
+WHERE e.class = 'env.no-gpu'
+  AND e.role = 'primary'
+QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: recorded
+WITH
+allocator AS (
+    SELECT
+        artifact_id,
+        line,
+        replace(value, ' ', '') AS value
+    FROM fact
+    WHERE key IN ('PYTORCH_CUDA_ALLOC_CONF', 'PYTORCH_ALLOC_CONF')
+),
+host AS (
+    SELECT
+        min(number) FILTER (WHERE regexp_matches(lower(key), '^(cpu\(s\)|cpus|n_cpus|cpu_count|nproc|num_cpus)$')) AS n_cores,
+        max(number) FILTER (WHERE regexp_matches(lower(key), '(^|\.)(world_size|nproc_per_node|nproc-per-node|num_processes)$')) AS n_processes
+    FROM fact
+),
+contradiction AS (
+    SELECT
+        a.artifact_id,
+        a.line,
+        'Options of the allocator cancel each other' AS what,
+        a.value || ': the backend cudaMallocAsync ignores max_split_size_mb, roundup_power2_divisions and garbage_collection_threshold' AS said,
+        'Drop these options, or the backend.' AS remedy,
+        'info' AS severity,
+        'async-backend' AS key
+    FROM allocator AS a
+    WHERE a.value LIKE '%backend:cudaMallocAsync%' AND regexp_matches(a.value, 'max_split_size_mb|roundup_power2|garbage_collection_threshold')
+    UNION ALL
+    SELECT
+        a.artifact_id,
+        a.line,
+        'Options of the allocator work against each other' AS what,
+        a.value || ': a merged free block above max_split_size_mb counts as oversized and is kept from smaller requests, so an expandable segment grows instead' AS said,
+        'Keep expandable_segments:True and drop max_split_size_mb.' AS remedy,
+        'medium' AS severity,
+        'expandable-with-split-limit' AS key
+    FROM allocator AS a
+    WHERE lower(a.value) LIKE '%expandable_segments:true%' AND a.value LIKE '%max_split_size_mb:%'
+    UNION ALL
+    SELECT
+        f.artifact_id,
+        f.line,
+        'A debugging switch was left on' AS what,
+        f.key || '=' || f.value || ' makes every kernel launch wait, which costs time and hides overlap' AS said,
+        'Unset it outside debugging runs.' AS remedy,
+        'info' AS severity,
+        'launch-blocking' AS key
+    FROM fact AS f
+    WHERE f.scope = 'variable' AND f.key = 'CUDA_LAUNCH_BLOCKING' AND f.value = '1'
+    UNION ALL
+    SELECT
+        f.artifact_id,
+        f.line,
+        'A path between GPUs is switched off' AS what,
+        f.key || '=' || f.value AS said,
+        'Unset it where the hardware has the path; keep it only as a workaround that is written down.' AS remedy,
+        'info' AS severity,
+        f.key AS key
+    FROM fact AS f
+    WHERE f.scope = 'variable' AND f.key IN ('NCCL_P2P_DISABLE', 'NCCL_IB_DISABLE', 'NCCL_SHM_DISABLE') AND f.value IN ('1', 'true')
+    UNION ALL
+    SELECT
+        f.artifact_id,
+        f.line,
+        'Two precisions are asked for at once' AS what,
+        f.key || ' and ' || b.key || ' are both on' AS said,
+        'Keep one of the two.' AS remedy,
+        'medium' AS severity,
+        'both-precisions' AS key
+    FROM fact AS f
+    JOIN fact AS b ON b.artifact_id = f.artifact_id AND b.key = regexp_replace(f.key, 'fp16', 'bf16') AND b.key <> f.key
+    WHERE regexp_matches(f.key, '(^|\.)fp16(\.enabled)?$') AND lower(f.value) IN ('true', '1') AND lower(b.value) IN ('true', '1')
+    UNION ALL
+    SELECT
+        f.artifact_id,
+        f.line,
+        'More loader workers than cores' AS what,
+        CAST(CAST(f.number AS BIGINT) AS VARCHAR) || ' workers in each of ' || CAST(CAST(coalesce(h.n_processes, 1) AS BIGINT) AS VARCHAR)
+            || ' processes on ' || CAST(CAST(h.n_cores AS BIGINT) AS VARCHAR) || ' cores' AS said,
+        'Lower num_workers until processes × workers fits the cores.' AS remedy,
+        'medium' AS severity,
+        'workers' AS key
+    FROM fact AS f
+    CROSS JOIN host AS h
+    WHERE regexp_matches(lower(f.key), '(^|\.)(dataloader_)?num_workers$') AND f.number * coalesce(h.n_processes, 1) > h.n_cores
+    UNION ALL
+    SELECT
+        f.artifact_id,
+        f.line,
+        'The address of the rendezvous is local to each host' AS what,
+        f.key || '=' || f.value || ' in a job of ' || n.value || ' nodes' AS said,
+        'Set MASTER_ADDR to a name of the first node that the others can resolve.' AS remedy,
+        'medium' AS severity,
+        'local-master' AS key
+    FROM fact AS f
+    JOIN fact AS n ON n.key IN ('nnodes', 'num_nodes', 'num_machines', 'sbatch.nodes') AND n.number > 1
+    WHERE f.key = 'MASTER_ADDR' AND f.value IN ('localhost', '127.0.0.1', '::1')
+)
+SELECT *
+FROM contradiction
+QUALIFY row_number() OVER (PARTITION BY key ORDER BY artifact_id, line) = 1
+ORDER BY artifact_id, line, key;
