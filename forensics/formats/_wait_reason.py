@@ -10,6 +10,7 @@ from typing import NamedTuple
 from forensics.formats._wait_table import (
     CRASHES,
     DEVICE_CALL,
+    GLUE,
     INTERPRETER,
     LIBRARIES,
     NATIVE,
@@ -59,7 +60,7 @@ def wait_of(calls: Sequence[Call], *, spins: bool = False) -> Wait | None:
     what, identity = "", ""
     for call in calls[:_MAX_FRAMES]:
         name = bare_name(call.function, call.file)
-        if INTERPRETER.match(name):
+        if is_interpreter(name):
             break
         row = _row_of(call, name, found)
         if row is None and not _is_plumbing(call, name):
@@ -80,6 +81,10 @@ def has_crashed(calls: Sequence[Call]) -> bool:
         call.function == "<signal handler called>" or bare_name(call.function, call.file) in CRASHES
         for call in calls[:_MAX_FRAMES]
     )
+
+
+def is_interpreter(function: str) -> bool:
+    return INTERPRETER.match(function) is not None
 
 
 def is_unnamed(function: str) -> bool:
@@ -108,8 +113,8 @@ def _fits(row: Row, inner: Row | None) -> bool:
 def _device_or_library(name: str, file: str, inner: Row | None) -> Row | None:
     if DEVICE_CALL.match(name):
         return Row("device", name, "", "")
-    if inner is not None and inner.kind in {"device", "collective"}:
-        return None
+    if inner is not None:
+        return None  # a thread that sleeps in there may be one that the library keeps for later
     return next((Row(kind, what, "", "") for library, kind, what in LIBRARIES if library in file), None)
 
 
@@ -117,8 +122,8 @@ def _is_plumbing(call: Call, name: str) -> bool:
     file = call.file or ""
     if is_python(file):
         return any(_same_file(file, part) for part in PLUMBING_FILES)
-    known = bool(_NATIVE.get(name)) or name == "syscall" or _UNNAMED.match(name) is not None
-    if known or PLUMBING.search(file):
+    glue = name in GLUE or name.startswith("pybind11::") or _UNNAMED.match(name) is not None
+    if glue or name in _NATIVE or PLUMBING.search(file):
         return True
     return any(library in file for library, _, _ in LIBRARIES)
 

@@ -182,7 +182,7 @@ NATIVE = (
 
 # CUDA's own functions, whatever their name: a call that has not come back waits for the driver or the device.
 DEVICE_CALL = re.compile(r"(?:cuda|cu)[A-Z]\w{2,60}$")
-# Code without symbols is told by its library.
+# Code without symbols that spins is told by its library.
 LIBRARIES = (("libcuda.so", "device", "CUDA driver"), ("libnccl.so", "collective", "NCCL"))
 
 # Frames between a system call and what says more: files of Python's library, libraries and sources of native code.
@@ -198,6 +198,7 @@ PLUMBING = re.compile(
     r"|(?:^|/)libc-2|(?:^|/)(?:nptl|sysdeps|posix|io|socket|Python|Objects|Modules|Include)/|^python3[\d.]*$|\.[ch]$"
     r"|linux-vdso|\[vdso\]"
 )
+GLUE = {"syscall", "clock_gettime", "vdso_clock_gettime", "gettimeofday", "sched_yield"}
 # Where the interpreter runs Python code: frames of a native stack beyond it belong to other functions.
 INTERPRETER = re.compile(r"_?PyEval_(?:Eval\w*|Vector)$")
 CRASHES = {"abort", "raise", "gsignal", "pthread_kill", "pthread_kill_implementation", "pthread_kill_internal"}
