@@ -1,6 +1,7 @@
 -- What logs report as a failure that the program did not say it would survive, with the place in the job's own code.
 -- A row is one event. moved_on: the same process later fails with an error of another named class, out of a traceback of
--- its own: this one was printed and survived, whatever it led to.
+-- its own: this one was printed and survived, whatever it led to. completed: the same log later says that the job is done,
+-- or every recorded exit code is 0.
 CREATE TEMP VIEW reported_failure AS
 SELECT
     e.artifact_id,
@@ -32,7 +33,14 @@ SELECT
           AND o.class <> e.class
           AND o.class NOT LIKE 'exception.%'
           AND (o.fields ->> 'chain') IS NULL
-    ) AS moved_on
+    ) AS moved_on,
+    EXISTS (
+        SELECT 1 FROM log AS o
+        WHERE o.artifact_id = e.artifact_id AND o.line > e.line AND o.class = 'outcome.completed' AND o.role <> 'noise'
+    )
+    OR coalesce(
+        (SELECT bool_and(number = 0) FROM fact WHERE scope = 'outcome' AND key = 'exit_code' AND number IS NOT NULL), FALSE
+    ) AS completed
 FROM log AS e
 LEFT JOIN frame AS k ON k.id = e.stack_id
 LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)

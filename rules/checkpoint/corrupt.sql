@@ -3,11 +3,11 @@ title = "A stored file is damaged or is not what its name says"
 severity = "critical"
 proves = """
 Reading a checkpoint, weights or another pickled file stopped at its form: no end of the archive, no header, a first byte
-of another kind of file, or fewer bytes than the file itself announces."""
+of another kind of file, or fewer bytes than the file itself announces; or the archive broke while it was written."""
 cannot_prove = """
 How it came to be: an interrupted save, an incomplete download, a full disk and a pointer file of Git LFS all leave such
 files. That the file was a checkpoint is read from the code that loaded it, where a traceback shows it."""
-message = "{who} could not read {file}: {said}{detail}"
+message = "{who} could not {verb} {file}: {said}{detail}"
 fix = "{remedy}"
 causes = [{ state = "weights-incomplete", of = "job" }, { state = "rank-failed", of = "rank" }]
 requires = [{ state = "disk-full", of = "host" }]
@@ -32,10 +32,15 @@ damaged AS (
     SELECT
         e.*,
         e.fields ->> 'key' AS first_byte,
+        regexp_matches(e.message, 'PytorchStreamWriter|unexpected pos') AS was_writing,
         (SELECT count(*) > 0 FROM log AS p WHERE p.signature = 'lfs-pointer') AS shows_pointer
     FROM reported_failure AS e
     WHERE e.class = 'ckpt.corrupt'
       AND e.role = 'primary'
+      -- A damaged sample of the data set is no checkpoint.
+      AND NOT EXISTS (
+          SELECT 1 FROM log AS o WHERE o.artifact_id = e.artifact_id AND o.line = e.line AND o.class LIKE 'data.%'
+      )
 )
 SELECT
     d.artifact_id,
@@ -47,20 +52,22 @@ SELECT
     d.line,
     d.said,
     d.where_in_code,
-    coalesce(n.file, 'a stored file') AS file,
+    coalesce(n.file, CASE WHEN d.was_writing THEN 'a file' ELSE 'a stored file' END) AS file,
+    CASE WHEN d.was_writing THEN 'write' ELSE 'read' END AS verb,
     CASE
         WHEN d.first_byte = 'v' OR d.shows_pointer THEN '; it begins like a pointer file of Git LFS (version https://git-lfs…), so the content was never fetched'
         WHEN d.first_byte = '<' THEN '; it begins like a web page, so a download stored an error page'
-        WHEN d.message LIKE '%PytorchStreamWriter%' THEN '; the damage was done while it was written'
+        WHEN d.was_writing THEN '; the damage was done while it was written'
         WHEN d.message LIKE '%Ran out of input%' THEN '; it is empty or was cut off'
         ELSE ''
     END AS detail,
     CASE
         WHEN d.first_byte = 'v' OR d.shows_pointer THEN 'Fetch the content: git lfs pull; then load again.'
         WHEN d.first_byte = '<' THEN 'Delete the file and download it again; check its size and SHA-256.'
-        WHEN d.message LIKE '%PytorchStreamWriter%' THEN 'Check free space and quota of the target, then save again: write to a temporary name and rename when done.'
+        WHEN d.was_writing THEN 'Check free space and quota of the target, then save again: write to a temporary name and rename when done.'
         ELSE 'Compare size and SHA-256 of the file with its source; go back to the checkpoint before it; save to a temporary name and rename when done.'
     END AS remedy,
+    CASE WHEN d.completed THEN 'medium' END AS severity,
     d.signature AS key
 FROM damaged AS d
 LEFT JOIN named AS n ON n.artifact_id = d.artifact_id AND n.line BETWEEN d.line - 30 AND d.line

@@ -84,6 +84,7 @@ SELECT
         WHEN 'port-taken' THEN 'Choose another --master_port (or --rdzv_endpoint=HOST:0), and end what is left of an earlier run.'
         ELSE 'Rerun with NCCL_DEBUG=WARN, which names the argument that is wrong.'
     END AS remedy,
+    CASE WHEN r.completed THEN 'medium' END AS severity,
     CASE WHEN r.kind = 'usage' THEN 'indication' END AS strength,
     r.kind AS key
 FROM refused AS r
@@ -127,7 +128,8 @@ failed AS (
         line,
         said
     FROM reported_failure
-    WHERE class IN ('comm.remote', 'comm.network', 'comm.timeout', 'comm.init', 'comm.system', 'comm.internal')
+    WHERE NOT completed
+      AND class IN ('comm.remote', 'comm.network', 'comm.timeout', 'comm.init', 'comm.system', 'comm.internal')
     QUALIFY row_number() OVER (ORDER BY ts_ns NULLS LAST, artifact_id, row) = 1
 )
 SELECT
@@ -165,7 +167,7 @@ SELECT
     e.said,
     '' AS detail,
     'Check that MASTER_ADDR and MASTER_PORT are the same everywhere, that the port is open between the hosts, and that as many nodes were started as --nnodes says; then whether one of them ended early.' AS remedy,
-    'high' AS severity,
+    CASE WHEN e.completed THEN 'medium' ELSE 'high' END AS severity,
     -- A later process of the elastic launcher reports what became of the others.
     CASE WHEN e.signature = 'rendezvous-failed' THEN 'symptom' END AS role,
     e.signature AS key

@@ -50,7 +50,7 @@ SELECT
         WHEN e.signature = 'compute-type-unsupported' THEN 'Use fp16 on devices before compute capability 8.0, or another device.'
         ELSE 'Let train_batch_size be micro batch × accumulation steps × world size, or set it to "auto".'
     END AS remedy,
-    'critical' AS severity,
+    CASE WHEN e.completed THEN 'medium' ELSE 'critical' END AS severity,
     e.signature AS key
 FROM reported_failure AS e
 WHERE e.class = 'env.config'
@@ -80,7 +80,7 @@ SELECT
     'CUDA_VISIBLE_DEVICES is "' || h.value || '" and the job asked for a GPU: ' || e.said AS said,
     'All devices are hidden from the job' AS what,
     'Set CUDA_VISIBLE_DEVICES to the devices of the job, or leave it to the scheduler.' AS remedy,
-    'critical' AS severity,
+    CASE WHEN e.completed THEN 'medium' ELSE 'critical' END AS severity,
     [{'artifact_id': h.artifact_id, 'line': h.line, 'note': 'the setting'}] AS evidence,
     'no-device' AS key
 FROM reported_failure AS e

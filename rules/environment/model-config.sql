@@ -65,6 +65,7 @@ SELECT
         WHEN e.class = 'model.meta-tensor' AND o.path IS NOT NULL
             THEN [{'artifact_id': o.artifact_id, 'row': o.row, 'line': o.line, 'note': 'parameters were left on the meta device'}]
     END AS evidence,
+    CASE WHEN e.completed THEN 'medium' END AS severity,
     coalesce(e.fields ->> 'model_type', e.fields ->> 'config', e.signature) AS key
 FROM reported_failure AS e
 LEFT JOIN offloaded AS o ON e.class = 'model.meta-tensor'

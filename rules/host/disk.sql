@@ -4,7 +4,7 @@ severity = "critical"
 scope = "job"
 proves = """
 The operating system refused a write because the file system or the user's quota is full, or because it is mounted
-read-only."""
+read-only; or Kubernetes evicted the pod for lack of local storage."""
 cannot_prove = """
 What filled it, and, without a path in the message, which file system it was. Shared memory is a file system too; its
 messages are left to host-shm where they name it."""
@@ -15,6 +15,10 @@ references = ["https://docs.kernel.org/admin-guide/sysrq.html", "https://man7.or
 
 [variant.log]
 needs = ["log_event"]
+strength = "strong"
+
+[variant.evicted]
+needs = ["log_event.scheduler"]
 strength = "strong"
 */
 -- variant: log
@@ -62,4 +66,21 @@ WHERE e.class IN ('storage.full', 'storage.read-only')
       WHERE o.artifact_id = e.artifact_id AND o.class = 'mem.shm' AND o.role <> 'noise' AND o.line BETWEEN e.line - 5 AND e.line + 5
   )
 QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: evicted
+SELECT
+    e.artifact_id,
+    e.row,
+    e.ts_ns,
+    e.line,
+    e.host,
+    left(e.message, 200) AS said,
+    '' AS detail,
+    'Mount a volume for checkpoints and caches, or raise requests and limits of ephemeral-storage; what a container writes outside volumes counts.' AS remedy,
+    e.fields ->> 'resource' AS key
+FROM log AS e
+WHERE e.class = 'sched.evicted'
+  AND e.role = 'primary'
+  AND regexp_matches(coalesce(e.fields ->> 'resource', ''), 'storage|inodes|disk')
+QUALIFY row_number() OVER (ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
