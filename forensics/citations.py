@@ -28,14 +28,17 @@ class Citations:
         self._lines = lru_cache(maxsize=4)(self._read_lines)
 
     def cite(self, place: Mapping[str, Any]) -> Evidence | None:
-        """`place` has `artifact_id` and any of `line`, `byte`, `row`, `text`, `note`; None without an artifact."""
+        """`place` has `artifact_id` and any of `line`, `byte`, `row`, `text`, `note`; None without an artifact.
+
+        `table` says whose row `row` is, where an artifact fills several tables.
+        """
         artifact_id = place.get("artifact_id")
         if artifact_id is None or artifact_id not in self._artifacts:
             return None
         path, kind = self._artifacts[artifact_id]
         line, byte, row, text = place.get("line"), place.get("byte"), place.get("row"), place.get("text")
         if line is None and byte is None and row is not None:
-            line, byte, text = self._look_up(artifact_id, kind, row, text)
+            line, byte, text = self._look_up(artifact_id, kind, row, text, place.get("table"))
         if not text and line is not None:
             text = self._text_of_line(artifact_id, line, byte)
             if len(text) > _EXCERPT:  # a document on one line: what the event says tells more than how it begins
@@ -43,10 +46,15 @@ class Citations:
         shown = mask(str(text or ""))[:_EXCERPT]
         return Evidence(artifact_id, path, line, byte, row, shown, str(place.get("note") or ""))
 
-    def _look_up(self, artifact_id: int, kind: str | None, row: int, text: Any) -> tuple[int | None, int | None, Any]:
-        for table, columns in (("log_event", "line, byte"), ("sample", "line, NULL"), ("position", "line, byte")):
-            query = f"SELECT {columns} FROM {table} WHERE artifact_id = ? AND row = ? AND line IS NOT NULL"
-            known = self._con.execute(query, [artifact_id, row]).fetchone()
+    def _look_up(
+        self, artifact_id: int, kind: str | None, row: int, text: Any, table: str | None
+    ) -> tuple[int | None, int | None, Any]:
+        for name, columns in (("log_event", "line, byte"), ("sample", "line, NULL"), ("position", "line, byte")):
+            if table not in {None, name} and name != "position":
+                continue
+            of_table = ' AND "table" = ?' if table and name == "position" else ""
+            query = f"SELECT {columns} FROM {name} WHERE artifact_id = ? AND row = ? AND line IS NOT NULL{of_table}"
+            known = self._con.execute(query, [artifact_id, row, *([table] if of_table else [])]).fetchone()
             if known:
                 return known[0], known[1], text
         locate = getattr(formats().get(kind or ""), "locate", None)

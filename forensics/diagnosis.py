@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forensics.finding import Anomaly, Finding, Link, NotChecked, RuledOut, Verdict
+from forensics.rule import alternatives
 from forensics.states import CAPABILITIES, SEVERITIES, STATES, STRENGTHS, TRAVELS
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ _FATAL = {
     "job-stopped",
     "rank-stalled",
     "input-stalled",
+    "weights-incomplete",
+    "config-contradictory",
+    "memory-retained",
 }
 _ORDER = {state: number for number, state in enumerate(STATES)}
 
@@ -296,14 +300,10 @@ def _stands_alone(other: Finding, top: Finding) -> bool:
 
 
 def not_checked_rules(missing: Sequence[tuple[str, str, str]]) -> list[NotChecked]:
-    """`missing`: (rule, title, capability) of rules that could not run for any process."""
-    return [
-        NotChecked(
-            rule,
-            title,
-            name,
-            CAPABILITIES[name.partition(":")[0]].meaning,
-            CAPABILITIES[name.partition(":")[0]].capture,
-        )
-        for rule, title, name in missing
-    ]
+    """`missing`: (rule, title, need) of rules that could not run for any process."""
+    listed = []
+    for rule, title, need in missing:
+        names = alternatives(need)
+        capability = CAPABILITIES[names[0]]
+        listed.append(NotChecked(rule, title, " or ".join(names), capability.meaning, capability.capture))
+    return listed

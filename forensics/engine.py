@@ -14,8 +14,8 @@ import duckdb
 from forensics.citations import Citations
 from forensics.errors import RuleError
 from forensics.finding import Evidence, Finding, format_message
-from forensics.rule import Question, Rule, Variant
-from forensics.states import SEVERITIES
+from forensics.rule import Question, Rule, Variant, alternatives
+from forensics.states import SEVERITIES, STATES
 
 MAX_FINDINGS_PER_RULE = 200
 RULE_SECONDS = 60
@@ -53,12 +53,16 @@ class _Coverage:
     latest: int | None  # end of all evidence, ns
 
     def missing(self, need: str, proc: int | None) -> bool:
-        held = self.procs.get(need) or self.procs.get(need.partition(":")[0], set())
-        return not (held and (proc is None or proc in held or None in held))
+        """`need` may name alternatives, "log_event|log_event.kernel": one of them is enough."""
+        return not any(
+            held and (proc is None or proc in held or None in held)
+            for held in (self.procs.get(name, set()) for name in alternatives(need))
+        )
 
     def reaches_the_end(self, need: str, proc: int | None) -> bool:
         """Whether the record is complete up to the last time that any evidence of the case has."""
-        end = max(self.complete_to.get((need, proc), -1), self.complete_to.get((need, None), -1))
+        ends = [self.complete_to.get((name, who), -1) for name in alternatives(need) for who in (proc, None)]
+        end = max(ends)
         return self.latest is not None and end >= self.latest
 
 
@@ -201,8 +205,8 @@ class _Bench:
             role=row.get("role") or rule.role,
             message=format_message(rule.message, named),
             fix=format_message(row.get("fix") or rule.fix, named),
-            causes=rule.causes,
-            requires=rule.requires,
+            causes=_states(row, "causes", rule.causes),
+            requires=_states(row, "requires", rule.requires),
             attempt=attempt,
             proc_id=row.get("proc_id"),
             rank=rank,
@@ -218,6 +222,17 @@ class _Bench:
         return finding
 
 
+def _states(row: Mapping[str, Any], column: str, given: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
+    """A row may name its own states, as a list of texts, where the rule's do not hold for all of its rows."""
+    own = row.get(column)
+    if own is None:
+        return given
+    unknown = [state for state in own if state not in STATES]
+    if unknown:
+        raise RuleError(f"{column}: unknown states {unknown}")
+    return [{"state": state} for state in own]
+
+
 def _call(variant: Variant, question: Question) -> Iterable[Mapping[str, Any]]:
     if variant.function is None:
         raise RuleError(f"variant {variant.name} has neither SQL nor a function")
@@ -226,6 +241,9 @@ def _call(variant: Variant, question: Question) -> Iterable[Mapping[str, Any]]:
 
 _NOT_FACTS = {
     "artifact_id",
+    "table",
+    "causes",
+    "requires",
     "row",
     "proc_id",
     "line",

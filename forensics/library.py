@@ -12,7 +12,7 @@ from typing import Any
 
 from forensics.errors import RuleError
 from forensics.resources import resource_folder
-from forensics.rule import PythonRule, Question, Row, Rule, Threshold, Variant
+from forensics.rule import PythonRule, Question, Row, Rule, Threshold, Variant, alternatives
 from forensics.states import CAPABILITIES, SEVERITIES, STATES, STRENGTHS
 
 _FRONT = re.compile(r"\A\s*/\*(.*?)\*/(.*)\Z", re.DOTALL)
@@ -166,7 +166,7 @@ def _check_front(path: Path, front: Mapping[str, Any], bodies: set[str]) -> None
             problems.append(f"variant {name}: strength {variant.get('strength')!r} is none of {', '.join(STRENGTHS)}")
         needs = variant.get("needs", [])
         problems += [
-            f"variant {name}: unknown capability {n}" for n in needs if n.partition(":")[0] not in CAPABILITIES
+            f"variant {name}: unknown capability {n}" for n in needs if not set(alternatives(n)) <= set(CAPABILITIES)
         ]
         if not needs:
             problems.append(f"variant {name} needs no capability")

@@ -27,6 +27,11 @@ class Question(Protocol):
         """Rows of one SELECT as dicts."""
 
 
+def alternatives(need: str) -> list[str]:
+    """The capabilities of which a need asks for one; "a:b" is "a" restricted to events of kind b."""
+    return [name.partition(":")[0] for name in need.split("|")]
+
+
 @dataclass(frozen=True)
 class Threshold:
     name: str

@@ -415,10 +415,10 @@ COMMENT ON COLUMN thread_state.proc_id IS 'proc.id; NULL when no process is know
 COMMENT ON COLUMN thread_state.rank IS 'Global rank of that process; NULL unknown';
 COMMENT ON COLUMN thread_state.step IS 'Step number as the job counts it; NULL unknown';
 COMMENT ON COLUMN thread_state.ts_ns IS 'Time, ns since the epoch; NULL unknown';
-COMMENT ON COLUMN thread_state.thread IS 'Thread name or id';
-COMMENT ON COLUMN thread_state.wait_on IS 'What it waits for: address, queue, process id, collective';
+COMMENT ON COLUMN thread_state.thread IS 'Thread id and name; from faulthandler the pthread address';
+COMMENT ON COLUMN thread_state.wait_on IS 'What it waits for: an identifier first where one is known (address, fd, pid), then words';
 COMMENT ON COLUMN thread_state.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
-COMMENT ON COLUMN thread_state.state IS 'running | waiting | holding-gil | …';
+COMMENT ON COLUMN thread_state.state IS 'running | waiting | holding-gil | waiting-with-gil | stopped | crashed | killed | exited; NULL unknown';
 COMMENT ON COLUMN thread_state.wait_kind IS 'futex | queue | collective | io | child | device';
 
 CREATE TABLE node (

@@ -91,6 +91,7 @@ STATES: dict[str, State] = {
     "device-full": State("device", "an allocation on the device failed"),
     "device-lost": State("device", "the device no longer answers or is unreliable"),
     "host-full": State("host", "the host or the job's cgroup ran out of memory"),
+    "memory-retained": State("process", "memory of a failed or finished pass is kept alive"),
     "shm-full": State("host", "shared memory is exhausted"),
     "disk-full": State("host", "a file system is full, over quota or read-only"),
     "context-poisoned": State("process", "the CUDA context returns errors to every later call"),
@@ -123,6 +124,7 @@ class Travel:
 # Ways that states travel; relations (rank → group, device → rank, host → rank) come from the data.
 TRAVELS: tuple[Travel, ...] = (
     Travel("device-full", "rank-failed", "the process on the full device fails its allocation"),
+    Travel("memory-retained", "device-full", "what is kept alive is missing at the next allocation"),
     Travel("device-lost", "rank-failed", "the process on the device fails at its next call"),
     Travel("device-lost", "context-poisoned", "calls to a lost device return errors"),
     Travel("host-full", "rank-gone", "the kernel kills a process of the host"),

@@ -50,6 +50,18 @@ def test_what_has_no_rank_stays_apart_when_there_are_more_ranks() -> None:
     assert [r["rank"] for r in found.rows] == [0, None]
 
 
+def test_dumps_of_several_pids_are_processes_beside_that_of_the_logs() -> None:
+    found = identify_processes([mention(0), mention(1, pid=69), mention(2, pid=70), mention(3, pid=69)])
+    assert [r["pid"] for r in found.rows] == [69, 70, None]
+    assert found.ids[1, 0] == found.ids[3, 0] != found.ids[0, 0]
+
+
+def test_the_pid_that_comes_with_the_rank_is_the_ranks() -> None:
+    found = identify_processes([mention(0, rank=0, pid=7, world_size=1), mention(1), mention(2, pid=9)])
+    assert [(r["rank"], r["pid"]) for r in found.rows] == [(0, 7), (None, 9)]
+    assert found.ids[1, 0] == found.ids[0, 0]
+
+
 def test_a_local_rank_becomes_the_global_one_where_an_artifact_says_both() -> None:
     found = identify_processes([mention(0, rank=9, local_rank=1, host="b"), mention(1, local_rank=1, host="b")])
     assert [r["rank"] for r in found.rows] == [9]

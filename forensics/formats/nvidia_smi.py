@@ -56,7 +56,8 @@ def recognise(head: Head) -> int:
         rest = [line for line in lines if not line.lstrip().startswith(("|", "+"))]
         return 30 if any(sign in line for line in rest for sign in _LOG_SIGNS) else 90
     if len(lines) <= 20 and any(sign in start for sign in _ERRORS):
-        return 70 if sum(any(sign in line for sign in _ERRORS) for line in lines) >= 0.3 * len(lines) else 0
+        share = 0.3 if "smi" in head.name.lower() else 0.8  # logs of jobs quote these messages too
+        return 70 if sum(any(sign in line for sign in _ERRORS) for line in lines) >= share * len(lines) else 0
     return 0
 
 

@@ -36,18 +36,45 @@ def identify_processes(mentions: Sequence[Mention]) -> Processes:
     mentions = [_completed(m, _rank_by_local(mentions)) for m in mentions]
     # What names no attempt belongs to the first one that anything names.
     first = min((m.known["attempt"] for m in mentions if m.known.get("attempt") is not None), default=0)
+    hosts = {m.known["host"] for m in mentions if m.known.get("host")}
+    if len(hosts) == 1:  # what names no host ran on the only one there is
+        mentions = [Mention(m.artifact_id, m.number, {**m.known, "host": min(hosts)}) for m in mentions]
     ranks = {m.known["rank"] for m in mentions if m.known.get("rank") is not None}
     worlds = {m.known["world_size"] for m in mentions if m.known.get("world_size")}
     only_rank = next(iter(ranks)) if len(ranks) == 1 and max(worlds, default=1) <= 1 else None
     groups: dict[tuple[Any, ...], list[Mention]] = {}
     for mention in mentions:
         groups.setdefault(_key(mention.known, only_rank, first), []).append(mention)
+    unranked = {m.known["pid"] for m in mentions if m.known.get("rank") is None and m.known.get("pid") is not None}
+    whole, groups = groups, {}
+    for key, members in whole.items():
+        for part, found in _split_by_pid(key, members, several=len(unranked) > 1).items():
+            groups.setdefault(part, []).extend(found)
     processes = Processes()
     for key in sorted(groups, key=lambda k: tuple((x is None, x) for x in k)):
         number = len(processes.rows)
         processes.rows.append(_row(number, key, groups[key]))
         processes.ids.update({(m.artifact_id, m.number): number for m in groups[key]})
     return processes
+
+
+def _split_by_pid(
+    key: tuple[Any, ...], mentions: list[Mention], *, several: bool
+) -> dict[tuple[Any, ...], list[Mention]]:
+    """A process has one pid: dumps of workers and children are processes of their own beside the one of the logs.
+
+    A pid that comes with the rank in the content is the rank's; where none does and several differ, none is.
+    """
+    pids = {m.known["pid"] for m in mentions if m.known.get("pid") is not None}
+    ranked = {m.known["pid"] for m in mentions if m.known.get("rank") is not None and m.known.get("pid") is not None}
+    if (len(pids) <= 1 and not several) or ranked == pids:
+        return {key: mentions}
+    split: dict[tuple[Any, ...], list[Mention]] = {}
+    for mention in mentions:
+        pid = mention.known.get("pid")
+        alone = pid is not None and pid not in ranked
+        split.setdefault((key[0], None, mention.known.get("host"), pid) if alone else key, []).append(mention)
+    return split
 
 
 def _rank_by_local(mentions: Sequence[Mention]) -> dict[tuple[Any, int], int]:

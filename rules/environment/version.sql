@@ -45,7 +45,7 @@ covered AS (
         d.architectures,
         len(list_filter(
             regexp_extract_all(d.architectures, '(?:sm|compute)_\d+'),
-            lambda a: (
+            LAMBDA a: (
                 a LIKE 'sm_%'
                 AND CAST(regexp_extract(a, '\d+') AS INTEGER) // 10 = CAST(floor(d.capability) AS INTEGER)
                 AND CAST(regexp_extract(a, '\d+') AS INTEGER) <= CAST(round(d.capability * 10) AS INTEGER)

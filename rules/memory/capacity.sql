@@ -10,6 +10,7 @@ it is not known which tensors they are."""
 message = "{who} asked for {requested_bytes:bytes}{at_step} with {live_bytes:bytes} live; cache and device together had {available_bytes:bytes} left"
 fix = "Lower the batch or sequence length, checkpoint activations, shard or offload optimizer state; then compare the live set at the peak with what the model should need."
 causes = [{ state = "device-full", of = "device" }]
+requires = [{ state = "memory-retained", of = "process" }]
 references = ["https://docs.pytorch.org/docs/stable/torch_cuda_memory.html"]
 
 [thresholds.max_cached_ratio]

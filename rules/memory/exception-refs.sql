@@ -9,7 +9,7 @@ cannot_prove = """
 That the retry would have fitted otherwise, and why the first attempt did not fit."""
 message = "{who} ran out of memory again while it handled an out-of-memory error: {allocated_bytes:bytes} were live at the first failure, {again_bytes:bytes} at the retry"
 fix = "Leave the except block before retrying: set a flag in it, and after it del what the pass made, gc.collect(), torch.cuda.empty_cache(), then try the smaller batch; do not keep the exception (except … as error) or its traceback."
-causes = [{ state = "device-full", of = "device" }]
+causes = [{ state = "memory-retained", of = "process" }, { state = "device-full", of = "device" }]
 references = ["https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler-can-t-allocate-memory"]
 
 [variant.chained]
