@@ -1,24 +1,30 @@
-"""Reads a log of any size as blocks of lines, and tells which lines are worth looking at.
+"""Reads a log of any size as blocks of lines, most of which never become Python objects.
 
-A block is searched at once with RE2 (pyarrow), about 400 MB/s; only lines in which something was found, and lines that
-belong to an event being read, are handled one by one. Bytes are those of the decompressed content.
+Lines that differ in their digits only say the same, so each line carries the number of its text without digits: what
+was found out about one such text holds for all of its lines. Bytes are those of the decompressed content.
 """
 
 from __future__ import annotations
 
 import codecs
+import io
 import re
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
-from typing import BinaryIO, NamedTuple
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 8 << 20
 PIECE_BYTES = 64 * 1024  # longer pieces of a line are cut into several
 
-ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,512}(?:\x07|\x1b\\)|[@-Z\\-_])")
+ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,512}(?:\x07|\x1b\\)|[@-Z\\-_])")
+DIGITS = b"0123456789"
+_TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
+_NOT_ENDS = bytes(set(range(256)) - set(b"\r\n"))
+_RETURN = re.compile(rb"\r(?!\n)")
+_WRITER_BYTES = 17
 
 
 class Piece(NamedTuple):
@@ -29,113 +35,187 @@ class Piece(NamedTuple):
     text: str
 
 
-class Patterns(NamedTuple):
-    """What to look for, in RE2 syntax: messages and whatever structures them; lines of numbers, which are frequent."""
-
-    notable: str
-    counting: str
-
-
-def _matching(lines: pa.Array, pattern: str) -> list[int]:
-    found: list[int] = pc.indices_nonzero(pc.match_substring_regex(lines, pattern)).to_pylist()
-    return found
-
-
 class Block:
-    """Whole lines of a log as pieces. `notable` and `counting` are the indices of pieces that the patterns match."""
+    """Whole lines of a log as pieces, cleaned of control sequences.
 
-    def __init__(self, data: bytes, first_number: int, first_byte: int | None, patterns: Patterns) -> None:
-        self._data = data
+    `words` has the texts without digits, each once, in the order of their first piece; `codes` the place there of each
+    piece's. `n_feeds` is the number of line feeds.
+    """
+
+    def __init__(self, data: bytes, first_number: int, first_byte: int | None) -> None:
         self._first_number = first_number
         self._first_byte = first_byte
-        self._raw: list[bytes] = data.split(b"\n")
-        if not self._raw[-1]:
-            self._raw.pop()
-        # (line, offset) of each piece where lines are not pieces already
+        # Of each piece, where lines are not pieces already: its part between line ends, and lines before that part.
+        self._parts: memoryview | None = None
+        self._lines_before = memoryview(b"")
         self._places: list[tuple[int, int]] | None = None
-        if data.count(b"\r") != data.count(b"\r\n") or any(len(line) > PIECE_BYTES for line in self._raw):
-            self._split()
-        self._clean: Sequence[bytes] = self._raw
-        if b"\x1b" in data or b"\0" in data:
-            self._clean = [ANSI.sub(b"", piece).replace(b"\0", b"") for piece in self._raw]
-        lines = pa.array(self._clean, pa.large_binary())
-        self.notable: list[int] = _matching(lines, patterns.notable)
-        self.counting: list[int] = _matching(lines, patterns.counting)
-        self._starts: list[int] | None = None
+        drawn_over = b"\r" in data and _RETURN.search(data) is not None
+        ended = data.endswith((b"\n", b"\r") if drawn_over else b"\n")
+        raw = _split(data.replace(b"\r", b"\n") if drawn_over else data, ended)
+        self.n_feeds = len(raw) - (not ended)
+        self._offsets = _offsets(raw)
+        if pc.max(pc.binary_length(raw)).as_py() > PIECE_BYTES:
+            self.pieces, wordless = self._cut(data)
+            self.n_feeds = data.count(b"\n")
+        else:
+            clean = data
+            if b"\x1b" in data or b"\0" in data:
+                clean = ANSI.sub(b"", data).replace(b"\0", b"")
+            if drawn_over:
+                self._keep(raw, data)
+                self.n_feeds = self._lines_before[len(raw) - 1] + data.endswith(b"\n")
+                wordless = _split(clean.translate(_TO_LINE_FEEDS, DIGITS), ended).take(self._kept)
+                parts = raw if clean is data else _split(clean.replace(b"\r", b"\n"), ended)
+                self.pieces = parts.take(self._kept)
+            else:
+                clean = clean.replace(b"\r\n", b"\n") if b"\r" in clean else clean
+                wordless = _split(clean.translate(None, DIGITS), ended)
+                self.pieces = raw if clean is data else _split(clean, ended)
+        encoded = wordless.dictionary_encode()
+        self.codes: pa.Array = encoded.indices
+        self.words: list[bytes] = encoded.dictionary.to_pylist()
 
     def __len__(self) -> int:
-        return len(self._raw)
+        return len(self.pieces)
 
     def __getitem__(self, index: int) -> Piece:
-        text = self._clean[index].rstrip(b"\r").decode("utf-8", "replace")
+        text = self.raw(index).rstrip(b"\r").decode("utf-8", "replace")
         if self._places is not None:
             line, byte = self._places[index]
             return Piece(self._first_number + line, None if self._first_byte is None else byte, text)
-        if self._first_byte is None:
-            return Piece(self._first_number + index, None, text)
-        if self._starts is None:
-            self._starts = list(accumulate((len(line) + 1 for line in self._raw), initial=self._first_byte))
-        return Piece(self._first_number + index, self._starts[index], text)
+        part = index if self._parts is None else self._parts[index]
+        byte_at = None if self._first_byte is None else self._first_byte + self._offsets[part] + part
+        return Piece(self.number(index), byte_at, text)
+
+    def raw(self, index: int) -> bytes:
+        """The piece's bytes, cleaned."""
+        offsets, data = self._content
+        return bytes(data[offsets[index] : offsets[index + 1]])
+
+    def number(self, index: int) -> int:
+        """The line's number."""
+        if self._places is not None:
+            return self._first_number + self._places[index][0]
+        if self._parts is None:
+            return self._first_number + index
+        return self._first_number + self._lines_before[self._parts[index]]
+
+    def numbers(self, indices: pa.Array) -> pa.Array:
+        """The line numbers of pieces."""
+        if self._places is not None:
+            lines = pa.array([line for line, _ in self._places], pa.int64()).take(indices)
+        elif self._parts is None:
+            lines = indices
+        else:
+            before = pa.Array.from_buffers(
+                pa.int64(), len(self._lines_before), [None, pa.py_buffer(self._lines_before)]
+            )
+            lines = before.take(self._kept.take(indices))
+        return pc.add(lines.cast(pa.int64()), self._first_number)
 
     def starts(self, pattern: re.Pattern[bytes]) -> list[str]:
-        """What a pattern that begins with a line feed finds in the block, each text once: prefixes of any line."""
-        found = set(pattern.findall(self._data)) | set(pattern.findall(b"\n" + self._data[:200]))
+        """What a pattern of a bracket and at most 16 bytes finds at the beginning of pieces, each text once."""
+        bracketed = self.pieces.filter(pc.starts_with(self.pieces, b"["))
+        beginnings = pc.binary_slice(bracketed, 0, _WRITER_BYTES).unique().to_pylist()
+        found = {m[0] for text in beginnings if (m := pattern.match(text))}
         return sorted(text.decode("utf-8", "replace") for text in found)
 
-    def _split(self) -> None:
+    @cached_property
+    def _content(self) -> tuple[memoryview, memoryview]:
+        data = self.pieces.buffers()[2]
+        return _offsets(self.pieces), memoryview(data if data is not None else b"")
+
+    def _keep(self, parts: pa.Array, data: bytes) -> None:
+        """Notes which parts of lines that are drawn over are pieces: an empty one only where it is a whole line."""
+        ends = data.translate(None, _NOT_ENDS)
+        is_feed = pc.equal(pa.Array.from_buffers(pa.uint8(), len(ends), [None, pa.py_buffer(ends)]), ord("\n"))
+        feeds = pa.concat_arrays([pa.array([True]), is_feed, pa.array([True])])
+        whole_line = pc.and_(feeds[: len(parts)], feeds[1 : len(parts) + 1])
+        self._kept = pc.indices_nonzero(pc.or_(pc.greater(pc.binary_length(parts), 0), whole_line))
+        before = pc.subtract(pc.cumulative_sum(feeds.cast(pa.int64())), 1)
+        self._lines_before = memoryview(before.buffers()[1]).cast("q")
+        self._parts = memoryview(self._kept.buffers()[1]).cast("Q")
+
+    def _cut(self, data: bytes) -> tuple[pa.Array, pa.Array]:
+        """Pieces of lines of which some are too long."""
         pieces: list[bytes] = []
-        places: list[tuple[int, int]] = []
+        self._places = []
         byte = self._first_byte or 0
-        for number, line in enumerate(self._raw):
+        for number, line in enumerate(data.removesuffix(b"\n").split(b"\n")):
             offset = byte
             for part in line.split(b"\r"):
                 for begin in range(0, len(part), PIECE_BYTES):
-                    pieces.append(part[begin : begin + PIECE_BYTES])
-                    places.append((number, offset + begin))
+                    pieces.append(ANSI.sub(b"", part[begin : begin + PIECE_BYTES]).replace(b"\0", b""))
+                    self._places.append((number, offset + begin))
                 offset += len(part) + 1
             byte += len(line) + 1
             if not line:
                 pieces.append(b"")
-                places.append((number, offset - 1))
-        self._raw, self._places = pieces, places
+                self._places.append((number, offset - 1))
+        words = [piece.translate(None, DIGITS) for piece in pieces]
+        return pa.array(pieces, pa.binary()), pa.array(words, pa.binary())
 
 
-def read_blocks(stream: BinaryIO, patterns: Patterns) -> Iterator[Block]:
+def _split(data: bytes, ended: bool) -> pa.Array:
+    """What lies between line feeds. `ended`: nothing lies after the last one."""
+    parts = pc.split_pattern(pa.array([data], pa.binary()), b"\n").flatten()
+    return parts[:-1] if ended else parts
+
+
+def _offsets(array: pa.Array) -> memoryview:
+    return memoryview(array.buffers()[1]).cast("i")[array.offset :]
+
+
+def _encoding(data: bytes) -> str | None:
+    """What a byte order mark says of a text that is not UTF-8."""
+    return {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(data[:2])
+
+
+def decoded(data: bytes) -> str:
+    """The beginning of a log as text."""
+    encoding = _encoding(data)
+    return data[2:].decode(encoding, "replace") if encoding else data.decode("utf-8", "replace")
+
+
+def read_blocks(stream: BinaryIO) -> Iterator[Block]:
     """Blocks of a stream in order. UTF-16 is transcoded, its bytes are not counted."""
-    head = stream.read(3)
-    encoding = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(head[:2])
+    data = stream.read(3)
+    encoding = _encoding(data)
     byte: int | None = None if encoding else 0
-    if head == codecs.BOM_UTF8:
-        head, byte = b"", len(head)
-    chunks = _transcoded(stream, head[2:], encoding) if encoding else _chunks(stream, head)
-    number, rest = 1, b""
-    for chunk in chunks:
-        data = rest + chunk
-        end = data.rfind(b"\n") + 1
-        if not end:
-            if len(data) < BLOCK_BYTES:
-                rest = data
-                continue
-            end = len(data)  # one line longer than a block: its pieces keep the number
-        yield Block(data[:end], number, byte, patterns)
-        number += data.count(b"\n", 0, end)
-        byte = None if byte is None else byte + end
-        rest = data[end:]
-    if rest:
-        yield Block(rest, number, byte, patterns)
+    if encoding:
+        stream, data = io.BufferedReader(_Transcoded(stream, data[2:], encoding), buffer_size=1 << 20), b""
+    elif data == codecs.BOM_UTF8:
+        byte, data = len(data), b""
+    number = 1
+    while data := data + stream.read(BLOCK_BYTES):
+        if not data.endswith(b"\n"):
+            data += stream.readline(BLOCK_BYTES)  # of a longer line the next block's pieces keep the number
+        block = Block(data, number, byte)
+        yield block
+        number += block.n_feeds
+        byte = None if byte is None else byte + len(data)
+        data = b""
 
 
-def _chunks(stream: BinaryIO, head: bytes) -> Iterator[bytes]:
-    if head:
-        yield head
-    while chunk := stream.read(BLOCK_BYTES):
-        yield chunk
+class _Transcoded(io.RawIOBase):
+    """Text of another encoding as UTF-8."""
 
+    def __init__(self, stream: BinaryIO, first: bytes, encoding: str) -> None:
+        self._stream = stream
+        self._given = first
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._ready = b""
+        self._ended = False
 
-def _transcoded(stream: BinaryIO, head: bytes, encoding: str) -> Iterator[bytes]:
-    decoder = codecs.getincrementaldecoder(encoding)("replace")
-    chunk = head
-    while chunk:
-        yield decoder.decode(chunk).encode("utf-8", "replace")
-        chunk = stream.read(BLOCK_BYTES)
-    yield decoder.decode(b"", final=True).encode("utf-8", "replace")
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready and not self._ended:
+            chunk = self._stream.read(1 << 20)
+            self._ended = not chunk
+            text = self._decoder.decode(self._given + chunk, final=self._ended)
+            self._given, self._ready = b"", text.encode("utf-8", "replace")
+        n = min(len(buffer), len(self._ready))
+        buffer[:n], self._ready = self._ready[:n], self._ready[n:]
+        return n

@@ -1,7 +1,7 @@
 """Finds the step and the metrics that training loops print: dicts, JSON objects, `name value` and `name: value` pairs.
 
 Lines of one loop differ in their numbers only: what a line means is worked out once for its words, and later lines with
-the same words only have their numbers converted.
+the same words only have their numbers converted. Digits in names belong to the words.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_PAIRS = 64
+MAX_STEP = 1 << 62
 _MAX_SHAPES = 20_000
-_CHARACTERS = 8192  # of a line that are looked at
+CHARACTERS = 8192  # of a line that are looked at
 
 _VALUE = r"[-+]?(?:(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|Inf|Infinity)"
 _UNIT = r"(?: ?(ms|us|s|sec|secs|[KMGT]i?B|%|it/s|s/it|tok/s|tokens/s|samples/s)(?!\s*[:=]?\s*[-+\d.]))?"
-_SPLIT = re.compile(r"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+_SPLIT = re.compile(r"([-+]?(?:\d+(?:,\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
 
 _STEP = re.compile(
     r"(?<![\w./-])((?:global[_ ]?|train(?:ing)?[_ ]|total[_ ])?step|iteration|iter|it)s?\b['\"]?\]?\s*[:=#]?\s*\[?\s*"
@@ -96,6 +97,7 @@ class Found(NamedTuple):
     at: int
     text: str
     unit: str | None
+    named: tuple[int, int] = (0, 0)  # where its name stands
 
 
 class Metrics(NamedTuple):
@@ -105,43 +107,60 @@ class Metrics(NamedTuple):
     values: list[float]
 
 
-class _Shape(NamedTuple):
-    """Which of a line's numbers is what; a fixed value where it is not a number (nan, inf)."""
+class Shape(NamedTuple):
+    """Which of a line's numbers is what; a fixed value where it is not a number (nan, inf).
+
+    `naming`: the numbers that are part of names.
+    """
 
     step: int | None
     names: list[str]
     units: list[str | None]
     numbers: list[int]
     fixed: list[tuple[int, float]]
+    naming: tuple[int, ...]
 
 
 class MetricReader:
     """Reads the metrics of the lines of one log."""
 
     def __init__(self) -> None:
-        self._shapes: dict[tuple[str, ...], _Shape | None] = {}
+        # By the words of a line: which of its numbers are part of names; by these: what the line means.
+        self._shapes: dict[tuple[str, ...], tuple[tuple[int, ...], dict[tuple[str, ...], Shape | None]]] = {}
+        self._n_shapes = 0
 
     def read(self, text: str) -> Metrics | None:
         """Step and metrics of a line; None when it holds neither. Lines that only count give a step alone."""
-        pieces = _SPLIT.split(text[:_CHARACTERS])
-        words = tuple(pieces[::2])
-        if words in self._shapes:
-            shape = self._shapes[words]
-        else:
-            if len(self._shapes) >= _MAX_SHAPES:
-                self._shapes.clear()
-            shape = self._shapes[words] = _shape_of(text[:_CHARACTERS], pieces)
+        shape, pieces = self.shape(text)
         if shape is None:
             return None
         numbers = pieces[1::2]
         try:
             values = [float(numbers[i].replace(",", "")) for i in shape.numbers]
-            step = None if shape.step is None else int(float(numbers[shape.step].replace(",", "")))
-        except (ValueError, OverflowError):
+            step = None if shape.step is None else float(numbers[shape.step].replace(",", ""))
+        except ValueError:
             return None
         for position, value in shape.fixed:
             values.insert(position, value)
-        return Metrics(step if step is None or step < 1 << 62 else None, shape.names, shape.units, values)
+        counted = int(step) if step is not None and 0 <= step < MAX_STEP else None
+        return Metrics(counted, shape.names, shape.units, values)
+
+    def shape(self, text: str) -> tuple[Shape | None, list[str]]:
+        """What a line's numbers mean, and its words and numbers in turn."""
+        pieces = _SPLIT.split(text[:CHARACTERS])
+        words = tuple(pieces[::2])
+        naming, known = self._shapes.get(words, ((), {}))
+        key = tuple(pieces[2 * number + 1] for number in naming)
+        if key not in known:
+            if self._n_shapes >= _MAX_SHAPES:
+                self._shapes.clear()
+                self._n_shapes = 0
+            shape = _shape_of(pieces)
+            naming, known = self._shapes.setdefault(words, (shape.naming if shape else (), {}))
+            key = tuple(pieces[2 * number + 1] for number in naming)
+            known[key] = shape
+            self._n_shapes += 1
+        return known[key], pieces
 
 
 def parse_metrics(text: str) -> Metrics | None:
@@ -154,16 +173,19 @@ def normalised(name: str) -> str:
     return _NAMES.get(plain) or re.sub(r"[\s-]+", "_", plain.replace("()", ""))
 
 
-def _shape_of(text: str, pieces: list[str]) -> _Shape | None:
-    starts: dict[int, int] = {}
-    at = 0
-    for index, piece in enumerate(pieces):
-        if index % 2:
-            starts[at] = index // 2
-        at += len(piece)
-    step, found = _find(text)
-    if step is None and not found:
-        return None
+def _shape_of(pieces: list[str]) -> Shape | None:
+    """What a line means by its words; of its numbers only those that are part of names take part."""
+    naming: tuple[int, ...] = ()
+    while True:
+        text, starts = _with_plain_numbers(pieces, naming)
+        step, found = _find(text)
+        if step is None and not found:
+            return None
+        spans = [item.named for item in found]
+        more = tuple(n for at, n in starts.items() if any(start <= at < end for start, end in spans))
+        if naming or not more:
+            break
+        naming = more
     named = {item.name: item for item in found[:MAX_PAIRS]}
     names, units, numbers, fixed = list[str](), list[str | None](), list[int](), list[tuple[int, float]]()
     for item in named.values():
@@ -175,7 +197,20 @@ def _shape_of(text: str, pieces: list[str]) -> _Shape | None:
             continue
         names.append(item.name)
         units.append(item.unit)
-    return _Shape(starts.get(step) if step is not None else None, names, units, numbers, fixed)
+    return Shape(starts.get(step) if step is not None else None, names, units, numbers, fixed, naming)
+
+
+def _with_plain_numbers(pieces: list[str], kept: tuple[int, ...]) -> tuple[str, dict[int, int]]:
+    """A line with 1 for each number that is not kept, and which number starts where."""
+    parts: list[str] = []
+    starts: dict[int, int] = {}
+    at = 0
+    for index, piece in enumerate(pieces):
+        if index % 2:
+            starts[at] = index // 2
+        parts.append("1" if index % 2 and index // 2 not in kept else piece)
+        at += len(parts[-1])
+    return "".join(parts), starts
 
 
 def _find(text: str) -> tuple[int | None, list[Found]]:
@@ -185,7 +220,7 @@ def _find(text: str) -> tuple[int | None, list[Found]]:
         step = next((steps[name] for name in _STEPS if name in steps), None)
         return step, [item for item in found if item.name not in _STEPS]
     if _SERVING.search(text):
-        return None, [Found(normalised(m[1]), m.start(2), m[2], m[3]) for m in _SERVED.finditer(text)]
+        return None, [Found(normalised(m[1]), m.start(2), m[2], m[3], m.span(1)) for m in _SERVED.finditer(text)]
     step = _step(text)
     epoch = _EPOCH.search(text)
     if step is None and epoch is None and "loss" not in text.lower():
@@ -203,7 +238,7 @@ def _find(text: str) -> tuple[int | None, list[Found]]:
 def _step(text: str) -> int | None:
     first = None
     for m in _STEP.finditer(text):
-        if len(m[2]) <= 18 and (first is None or m[1].lower().startswith(("global", "total"))):
+        if first is None or m[1].lower().startswith(("global", "total")):
             first = m.start(2)
     return first
 
@@ -215,17 +250,19 @@ def _pairs(text: str) -> Iterator[Found]:
     offset = 0
     for segment in text.split("|")[:MAX_PAIRS]:
         if m := _SEGMENT.match(segment):
-            yield Found(normalised(m[1]), offset + m.start(2), m[2], None)
+            yield Found(normalised(m[1]), offset + m.start(2), m[2], None, (offset + m.start(1), offset + m.end(1)))
         else:
             for _, m in zip(range(MAX_PAIRS), _WORD.finditer(segment), strict=False):
                 if m[1].lower() not in _STOP:
                     before = _BEFORE.search(segment, max(m.start() - 40, 0), m.start())
                     name = (before[1] if before else "") + m[1]
-                    yield Found(normalised(name), offset + m.start(2), m[2], m[3])
+                    named = (offset + m.start(1), offset + m.end(1))
+                    yield Found(normalised(name), offset + m.start(2), m[2], m[3], named)
         offset += len(segment) + 1
 
 
 def _dict_pairs(text: str) -> Iterator[Found]:
     for _, group in zip(range(MAX_PAIRS), _DICT.finditer(text), strict=False):
         for _, m in zip(range(MAX_PAIRS), _DICT_PAIR.finditer(group[0]), strict=False):
-            yield Found(normalised(m[1]), group.start() + m.start(2), m[2], None)
+            named = (group.start() + m.start(1), group.start() + m.end(1))
+            yield Found(normalised(m[1]), group.start() + m.start(2), m[2], None, named)

@@ -41,6 +41,7 @@ class Line:
     repeated: int | None = None
     partial: bool = False
     prefixed: bool = False  # by a logger: a time, a level or a writer, not only a rank or host
+    time_at: int | None = None  # where the hour of the stamp stands in the whole line
 
 
 @dataclass
@@ -60,7 +61,7 @@ _MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 
 # A Level after a time, with the separators that loggers put around it.
 _AFTER_TIME = re.compile(
-    rf"\s*(?:[-|:]\s*)?(?:\[?[\w.:-]{{1,60}}\]? - |\[[\w.:-]{{1,60}}\] ?)?"
+    rf"\s*(?:[-|:]\s*)?(?:\[?[\w.:-]{{1,60}}\]? - |\[(?!rank\d)[\w.:-]{{1,60}}\] ?)?"
     rf"\[?{_LEVEL}\]?\s*(?::|\||-|(?=\s|\[))|\s([DIWEFC])(?=\s[\w\[])"
 )
 _BRACKETS = re.compile(r"\s?\[(?:[\w./<>-]{1,80}:\d+(?::[\w<>]{1,60})?|tid \d+)\](?: -)?|\s?>>(?= )")
@@ -68,13 +69,13 @@ _BRACKETS = re.compile(r"\s?\[(?:[\w./<>-]{1,80}:\d+(?::[\w<>]{1,60})?|tid \d+)\
 
 def _iso(line: Line, m: re.Match[str]) -> None:
     ns = time_ns(m[4], m[5], m[6], m[7])
-    _set_stamp(line, full_stamp(int(m[1]), int(m[2]), int(m[3]), ns, m[8]))
+    _set_stamp(line, full_stamp(int(m[1]), int(m[2]), int(m[3]), ns, m[8]), m.start(4))
 
 
-def _set_stamp(line: Line, stamp: Stamp | None) -> None:
+def _set_stamp(line: Line, stamp: Stamp | None, time_at: int | None = None) -> None:
     line.prefixed = True
     if line.stamp is None:
-        line.stamp = stamp
+        line.stamp, line.time_at = stamp, time_at
 
 
 def _rank(line: Line, m: re.Match[str]) -> None:
@@ -120,28 +121,28 @@ def _parallel(line: Line, m: re.Match[str]) -> None:
 
 def _glog(line: Line, m: re.Match[str]) -> None:
     line.level = LEVELS[m[1]]
-    _set_stamp(line, yearless_stamp(int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6], m[7])))
+    _set_stamp(line, yearless_stamp(int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6], m[7])), m.start(4))
     line.writer = m[9]
 
 
 def _c10(line: Line, m: re.Match[str]) -> None:
     line.level, line.writer, line.prefixed = LEVELS[m[1]], m[8], True
     if m[2]:
-        _set_stamp(line, yearless_stamp(int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6], m[7])))
+        _set_stamp(line, yearless_stamp(int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6], m[7])), m.start(4))
 
 
 def _vllm(line: Line, m: re.Match[str]) -> None:
     line.level, line.writer = LEVELS[m[1]], m[7]
-    _set_stamp(line, yearless_stamp(int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6], None)))
+    _set_stamp(line, yearless_stamp(int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6], None)), m.start(4))
 
 
 def _ctime(line: Line, m: re.Match[str]) -> None:
-    _set_stamp(line, full_stamp(int(m[6]), MONTHS[m[1]], int(m[2]), time_ns(m[3], m[4], m[5], None), None))
+    _set_stamp(line, full_stamp(int(m[6]), MONTHS[m[1]], int(m[2]), time_ns(m[3], m[4], m[5], None), None), m.start(3))
     line.writer = line.writer or "kernel"  # dmesg -T
 
 
 def _fabric(line: Line, m: re.Match[str]) -> None:
-    _set_stamp(line, full_stamp(int(m[3]), MONTHS[m[1]], int(m[2]), time_ns(m[4], m[5], m[6], None), None))
+    _set_stamp(line, full_stamp(int(m[3]), MONTHS[m[1]], int(m[2]), time_ns(m[4], m[5], m[6], None), None), m.start(4))
 
 
 def _boot(line: Line, m: re.Match[str]) -> None:
@@ -163,12 +164,12 @@ def _kmsg(line: Line, m: re.Match[str]) -> None:
 
 
 def _syslog(line: Line, m: re.Match[str]) -> None:
-    _set_stamp(line, yearless_stamp(MONTHS[m[1]], int(m[2]), time_ns(m[3], m[4], m[5], None)))
+    _set_stamp(line, yearless_stamp(MONTHS[m[1]], int(m[2]), time_ns(m[3], m[4], m[5], None)), m.start(3))
     line.host, line.writer = m[6], m[7]
 
 
 def _us_date(line: Line, m: re.Match[str]) -> None:
-    _set_stamp(line, full_stamp(int(m[3]), int(m[1]), int(m[2]), time_ns(m[4], m[5], m[6], m[7]), None))
+    _set_stamp(line, full_stamp(int(m[3]), int(m[1]), int(m[2]), time_ns(m[4], m[5], m[6], m[7]), None), m.start(4))
 
 
 def _python(line: Line, m: re.Match[str]) -> None:
@@ -181,13 +182,13 @@ def _level(line: Line, m: re.Match[str]) -> None:
 
 def _ascend(line: Line, m: re.Match[str]) -> None:
     line.level = LEVELS[m[1]]
-    _set_stamp(line, full_stamp(int(m[2]), int(m[3]), int(m[4]), time_ns(m[5], m[6], m[7], None), None))
+    _set_stamp(line, full_stamp(int(m[2]), int(m[3]), int(m[4]), time_ns(m[5], m[6], m[7], None), None), m.start(5))
     line.pid, line.device, line.rank = int(m[8]), int(m[9]), int(m[10])
 
 
 def _kineto(line: Line, m: re.Match[str]) -> None:
     line.level = LEVELS[m[1]]
-    _set_stamp(line, full_stamp(int(m[2]), int(m[3]), int(m[4]), time_ns(m[5], m[6], m[7], m[8]), None))
+    _set_stamp(line, full_stamp(int(m[2]), int(m[3]), int(m[4]), time_ns(m[5], m[6], m[7], m[8]), None), m.start(5))
     line.writer = "kineto"
 
 
@@ -320,8 +321,13 @@ def _strip_layer(raw: str, position: int, line: Line, labels: Labels) -> int:
 def _after(raw: str, position: int, line: Line, regex: re.Pattern[str]) -> int:
     """Goes on behind a time: level, module and separators that belong to the same logger."""
     if regex.pattern.startswith((r"\[rank", r"\[(?!", r"\[\d+,", r"\[pod")):
-        return position
-    if raw[position - 1 : position] not in {"]", ";"} and (m := _AFTER_TIME.match(raw, position)):
+        # A rank between time and level: the level is still that of the logger.
+        m = _AFTER_TIME.match(raw, position) if line.rank is not None and line.stamp and not line.level else None
+        if m is None:
+            return position
+    else:
+        m = _AFTER_TIME.match(raw, position) if raw[position - 1 : position] not in {"]", ";"} else None
+    if m:
         line.level = LEVELS[m[1] or m[2]]
         line.prefixed = True
         position = m.end()

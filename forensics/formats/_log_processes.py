@@ -20,7 +20,8 @@ _DATE = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[T _]\d\d:\d\d")
 _SCHEDULER_TABLE = re.compile(
     r"LAST SEEN +TYPE +REASON|^\s*JobID\b.*\bState\b|^JobID\|.*State|^Events:|^ +Last State: ", re.MULTILINE
 )
-_SCHEDULER_LINE = re.compile(r"^(?:slurmstepd|srun|slurmd|salloc): ", re.MULTILINE)
+_SCHEDULER_WORDS = ("LAST SEEN", "JobID", "Events:", "Last State: ")
+_LOOKED_AT = 8
 
 
 @dataclass
@@ -36,13 +37,20 @@ class Survey:
 def survey(text: str, clock: Clock) -> Survey:
     lines = [line for line in text.splitlines()[:SURVEY_LINES] if line.strip()]
     found = Survey(_labels(lines))
-    found.scheduler_table = _SCHEDULER_TABLE.search(text) is not None
+    found.scheduler_table = any(word in text for word in _SCHEDULER_WORDS) and _SCHEDULER_TABLE.search(text) is not None
     stamps: list[Stamp] = []
     n_kernel = 0
     writers: set[tuple[str | None, int | None]] = set()
     hosts: set[str] = set()
+    # Lines of the same words have the same kind of prefixes: after some of them the others are not looked at.
+    alike: dict[bytes, tuple[int, Line]] = {}
     for raw in lines:
-        line = parse(raw[:2000], found.labels)
+        words = raw.encode("utf-8", "replace").translate(None, b"0123456789")
+        n, line = alike.get(words, (0, None))
+        differing = line is not None and (line.host is not None or (line.stamp and line.stamp.kind == "yearless"))
+        if line is None or n < _LOOKED_AT or differing or found.labels.hosts:
+            line = parse(raw[:2000], found.labels)
+        alike[words] = n + 1, line
         if line.stamp is not None:
             stamps.append(line.stamp)
         n_kernel += line.writer == "kernel" or _KERNEL_TEXT.match(line.text) is not None
@@ -50,7 +58,8 @@ def survey(text: str, clock: Clock) -> Survey:
             writers.add((line.host, line.pid))
         if line.host is not None and line.rank is None:
             hosts.add(line.host)
-    clock.survey(stamps, _DATE.findall(text))
+    dated = any(stamp.kind in {"local", "epoch"} for stamp in stamps)
+    clock.survey(stamps, [] if dated else _DATE.findall(text))
     found.kernel = n_kernel * 2 > len(lines) > 0
     found.several_writers = len(writers) > 1 or len(hosts) > 1
     return found

@@ -1,4 +1,4 @@
-"""Collects the rows of one log, in file order, and hands them to the sink in batches."""
+"""Collects the events of one log, in file order, and hands them to the sink in batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ BATCH = 8192
 MAX_PENDING = 40_000
 MAX_EVENTS = 200_000
 MAX_SAME = 5_000  # events of one signature of one process
-MAX_SAMPLES = 2_000_000
 
 
 @dataclass(slots=True)
@@ -109,75 +108,3 @@ class EventRows:
         }
         self._sink.emit("log_event", pa.table(columns))
         self._row += len(events)
-
-
-class SampleRows:
-    """Columns, not records: metrics are the most frequent rows of a log."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._row = 0
-        self.kept: Counter[int] = Counter()
-        self.n_dropped = 0
-        self._clear()
-
-    @property
-    def is_full(self) -> bool:
-        return self.n_dropped > 0
-
-    def _clear(self) -> None:
-        self._procs: list[int] = []
-        self._steps: list[int | None] = []
-        self._times: list[int | None] = []
-        self._lines: list[int] = []
-        self._names: list[str] = []
-        self._units: list[str | None] = []
-        self._values: list[float] = []
-
-    def add(
-        self,
-        proc: int,
-        step: int | None,
-        ts_ns: int | None,
-        line: int,
-        names: list[str],
-        units: list[str | None],
-        values: list[float],
-    ) -> None:
-        n = len(names)
-        if self._row + len(self._values) + n > MAX_SAMPLES:
-            self.n_dropped += n
-            return
-        self._procs += [proc] * n
-        self._steps += [step] * n
-        self._times += [ts_ns] * n
-        self._lines += [line] * n
-        self._names += names
-        self._units += units
-        self._values += values
-        self.kept[proc] += n
-        if len(self._values) >= 8 * BATCH:
-            self.close()
-
-    def close(self) -> None:
-        n = len(self._values)
-        if not n:
-            return
-        self._sink.emit(
-            "sample",
-            pa.table(
-                {
-                    "row": pa.array(range(self._row, self._row + n), pa.int64()),
-                    "proc": pa.array(self._procs, pa.int32()),
-                    "step": pa.array(self._steps, pa.int64()),
-                    "ts_ns": pa.array(self._times, pa.int64()),
-                    "line": pa.array(self._lines, pa.int64()),
-                    "source": pa.array(["log"] * n, pa.string()),
-                    "name": pa.array(self._names, pa.string()),
-                    "unit": pa.array(self._units, pa.string()),
-                    "value": pa.array(self._values, pa.float64()),
-                }
-            ),
-        )
-        self._row += n
-        self._clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from functools import lru_cache
 
 from forensics.artifact import Sink, Source, Stacks
@@ -11,11 +10,13 @@ from forensics.formats import _log_judge as judge
 from forensics.formats._log_blocks import Block
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_lines import Block as LineBlock
-from forensics.formats._log_lines import Patterns, Piece, read_blocks
-from forensics.formats._log_metrics import MetricReader
+from forensics.formats._log_lines import Piece, decoded, read_blocks
+from forensics.formats._log_numbers import Numbers
 from forensics.formats._log_prefix import Line, parse
 from forensics.formats._log_processes import Processes, survey
-from forensics.formats._log_rows import Event, EventRows, SampleRows
+from forensics.formats._log_rows import Event, EventRows
+from forensics.formats._log_samples import MAX_SAMPLES, SampleRows
+from forensics.formats._log_scan import Pattern, Scan
 from forensics.formats._log_tables import Entry, Table, starts_table
 from forensics.formats._log_threads import THREAD, Dump, LogThreads
 from forensics.formats._log_time import Clock
@@ -35,17 +36,19 @@ _METRIC = (
     r"|throughput[^\n]{0,20}: \d|token usage: "
 )
 _METRIC_WORD = re.compile(r"step|iter|loss|ep(?:och)?\b|throughput|token usage", re.IGNORECASE)
-_WRITERS = re.compile(rb"\n(\[(?:rank|default|trainer)\d{1,6}\]:)")
+_WRITERS = re.compile(rb"\[(?:rank|default|trainer)\d{1,6}\]:")
 _ECHOED = re.compile(r"\.py:\d+: \w*Warning: ")
 # Messages that say again what was said before: the watchdog's thread as it ends, and the C++ runtime after it.
 _ECHOES = {"cpp-terminate", "nccl-watchdog-exception"}
 _MAX_STACKS = 50_000
+_SURVEY_BYTES = 256 * 1024
 _PARTIAL_CHARACTERS = 64 * 1024
 
 
 @lru_cache(maxsize=1)
-def patterns() -> Patterns:
-    return Patterns("|".join([*(re.escape(hint) for hint in catalogue().hints), _STRUCTURE]), _METRIC)
+def scan() -> Scan:
+    """What to look for in lines; it remembers the words of all logs of a job, which are alike."""
+    return Scan(Pattern(_STRUCTURE, catalogue().hints), Pattern(_METRIC))
 
 
 class Session:
@@ -54,7 +57,7 @@ class Session:
         self._sink = sink
         self._catalogue = catalogue()
         self._clock = Clock()
-        self._survey = survey(source.head(256 * 1024).text, self._clock)
+        self._survey = survey(decoded(source.head(_SURVEY_BYTES).data), self._clock)
         self._processes = Processes(self._survey)
         self._events = EventRows(sink)
         self._samples = SampleRows(sink)
@@ -63,9 +66,8 @@ class Session:
         self._threads = LogThreads(sink, self._stacks)
         self._tracebacks = Tracebacks(self._finish)
         self._tables: dict[int, Table] = {}
-        self._steps: dict[int, int] = {}
         self._partial: dict[int, str] = {}
-        self._metrics = MetricReader()
+        self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples, self._take_at)
         self._tests = judge.TestRun()
         self._previous = ""
         self._echo_line = 0
@@ -75,7 +77,7 @@ class Session:
 
     def run(self) -> None:
         with self._source.open() as stream:
-            for block in read_blocks(stream, patterns()):
+            for block in read_blocks(stream):
                 self._read(block)
         self._tracebacks.end_all()
         for proc in list(self._tables):
@@ -92,51 +94,42 @@ class Session:
         return self._tracebacks.is_open or bool(self._tables) or bool(self._partial)
 
     def _read(self, block: LineBlock) -> None:
+        self._lines = block
         index, n = 0, len(block)
-        notable = [*block.notable, n]
+        marks = scan().mark(block)
+        self._numbers.begin(block, scan(), marks.counting)
+        notable = [*marks.notable, n]
         at = 0
         while index < n:
             if not self._busy:
                 while notable[at] < index:
                     at += 1
-                self._count(block, index, notable[at])
+                self._numbers.read(index, notable[at])
                 index = notable[at]
                 if index >= n:
                     break
                 self._previous = block[index - 1].text if index else ""
-            piece = block[index]
-            self._take(piece)
-            self._previous = piece.text
+            self._previous = self._take_at(index).text
             index += 1
         if n:
-            self._n_lines = block[n - 1].number
+            self._n_lines = block.number(n - 1)
         for prefix in block.starts(_WRITERS):
             self._processes.number(parse(prefix, self._survey.labels))
+        self._numbers.end()
         self._events.settle(self._tracebacks.first_open_line(), held=self._tests.holding)
 
-    def _count(self, block: LineBlock, start: int, end: int) -> None:
-        """Reads the lines of numbers between two notable lines; only the last one, for its step, once rows are full."""
-        counting = block.counting
-        first, last = bisect_left(counting, start), bisect_left(counting, end)
-        if self._samples.is_full:
-            self._samples.n_dropped += max(last - first - 1, 0)
-            first = max(first, last - 1)
-        for index in counting[first:last]:
-            piece = block[index]
-            if piece.text.startswith('{"'):
-                self._take(piece)
-                continue
-            line = parse(piece.text, self._survey.labels)
-            self._take_metrics(self._processes.number(line), line, piece)
-
-    def _take(self, piece: Piece) -> None:
+    def _take_at(self, index: int) -> Piece:
+        """Takes a piece of the block."""
+        piece = self._lines[index]
+        self._at = index
         if piece.text.startswith('{"'):
             for text, stamp in judge.unwrap_json(piece.text):
                 line = parse(text, self._survey.labels)
                 line.stamp = stamp or line.stamp
                 self._take_line(line, piece)
-            return
-        self._take_line(parse(piece.text, self._survey.labels), piece)
+        else:
+            self._take_line(parse(piece.text, self._survey.labels), piece)
+        return piece
 
     def _take_line(self, line: Line, piece: Piece) -> None:
         proc = self._processes.number(line)
@@ -171,7 +164,7 @@ class Session:
             piece.number,
             piece.byte,
             self._clock.ns(line.stamp),
-            self._steps.get(proc),
+            self._numbers.steps.get(proc),
             line.level,
             line.writer,
             line.prefixed,
@@ -189,7 +182,7 @@ class Session:
         if verdict is not None:
             self._events.mark_noise(verdict, "test-output")
         if _METRIC_WORD.search(text):
-            self._take_metrics(proc, line, piece)
+            self._numbers.take(self._at, proc, line, piece.number)
         matches = self._catalogue.match(text)
         if not matches and self._open_dump(proc, line, piece):
             return
@@ -221,16 +214,6 @@ class Session:
         block.dump.start(thread, piece.number)
         self._tracebacks.open(block)
         return True
-
-    def _take_metrics(self, proc: int, line: Line, piece: Piece) -> None:
-        metrics = self._metrics.read(line.text)
-        if metrics is None:
-            return
-        if metrics.step is not None:
-            self._steps[proc] = metrics.step
-        if metrics.names:
-            ts_ns = self._clock.ns(line.stamp)
-            self._samples.add(proc, metrics.step, ts_ns, piece.number, metrics.names, metrics.units, metrics.values)
 
     def _finish(self, block: Block) -> None:
         if block.dump is not None:
@@ -296,8 +279,9 @@ class Session:
         if self._samples.n_dropped:
             self._sink.warn(
                 "too-many-samples",
-                f"{self._samples.n_dropped} further metric values were counted, not kept",
-                "metrics of the later part of the log",
+                f"{self._samples.n_dropped} metric values were counted, not kept: after the first {MAX_SAMPLES}, only "
+                "those of one step in 2, later in 4 and so on, and those of lines with a value that is not finite",
+                "changes of metrics that lasted few steps, other than NaN and infinity, in the later part of the log",
             )
         if self._clock.n_foreign:
             self._sink.warn(

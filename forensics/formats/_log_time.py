@@ -88,6 +88,10 @@ class Clock:
                 self._year, self._month = int(year), int(month)
                 return
 
+    def follows(self, stamp: Stamp) -> bool:
+        """Whether a stamp is known to be of this clock."""
+        return self.kind == ("local" if stamp.kind == "yearless" else stamp.kind)
+
     def ns(self, stamp: Stamp | None) -> int | None:
         if stamp is None:
             return None

@@ -1,0 +1,140 @@
+"""Reads the lines of numbers of one log: the step that each process is at, and its metrics as samples."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forensics.formats._log_columns import ColumnReader, Columns, Writer
+from forensics.formats._log_lines import Block
+from forensics.formats._log_metrics import MetricReader
+from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_processes import Processes
+from forensics.formats._log_samples import SampleRows
+from forensics.formats._log_scan import Scan
+from forensics.formats._log_time import Clock
+
+
+class Numbers:
+    """`steps`: the last step of each process so far. `take_record(index)` takes a piece that is a JSON record."""
+
+    def __init__(
+        self,
+        labels: Labels,
+        clock: Clock,
+        processes: Processes,
+        samples: SampleRows,
+        take_record: Callable[[int], object],
+    ) -> None:
+        self._labels = labels
+        self._clock = clock
+        self._processes = processes
+        self._samples = samples
+        self._take_record = take_record
+        self._metrics = MetricReader()
+        self._reader = ColumnReader(labels, self._metrics, clock)
+        self.steps: dict[int, int] = {}
+        self._step_at: dict[int, int] = {}  # the piece that told the step, in this block
+
+    def begin(self, block: Block, scan: Scan, counting: pa.Array) -> None:
+        """Starts with a block. `counting`: its pieces that may be lines of numbers."""
+        self._block = block
+        self._step_at.clear()
+        self._columns, left = self._reader.read(block, counting)
+        self._singles = scan.counting(block, left)
+        # Processes are numbered in the order in which the log names them.
+        meetings = [(writer.first, writer) for columns in self._columns for writer in columns.writers]
+        self._meetings = sorted(meetings, key=lambda meeting: meeting[0])
+        self._n_met = 0
+
+    def read(self, start: int, end: int) -> None:
+        """Reads the lines of numbers from piece `start` to before piece `end`, of which none is notable."""
+        first, last = bisect_left(self._singles, start), bisect_left(self._singles, end)
+        for index in self._singles[first:last]:
+            self._meet(start, index)
+            piece = self._block[index]
+            if piece.text.startswith('{"'):
+                self._take_record(index)
+                continue
+            line = parse(piece.text, self._labels)
+            self.take(index, self._processes.number(line), line, piece.number)
+        self._meet(start, end)
+        for columns in self._columns:
+            self._accept(columns, start, end)
+
+    def take(self, at: int, proc: int, line: Line, number: int) -> None:
+        """Reads one line, piece `at` of the block."""
+        metrics = self._metrics.read(line.text)
+        if metrics is None:
+            return
+        if metrics.step is not None:
+            self.steps[proc], self._step_at[proc] = metrics.step, at
+        if metrics.names:
+            ts_ns = self._clock.ns(line.stamp)
+            self._samples.add(at, proc, metrics.step, ts_ns, number, metrics.names, metrics.units, metrics.values)
+
+    def end(self) -> None:
+        """Ends the block."""
+        for columns in self._columns:
+            if columns.accepted and columns.template.names:
+                self._add(columns)
+        self._samples.end_block()
+
+    def _meet(self, start: int, end: int) -> None:
+        """Gives the writers of columns that are first met before piece `end` their processes."""
+        while self._n_met < len(self._meetings) and self._meetings[self._n_met][0] < end:
+            first, writer = self._meetings[self._n_met]
+            if first >= start:  # else the line was taken as one of a message
+                self._number(writer)
+            self._n_met += 1
+
+    def _number(self, writer: Writer) -> int:
+        if writer.proc is None:
+            writer.proc = self._processes.number(writer.line)
+        return writer.proc
+
+    def _accept(self, columns: Columns, start: int, end: int) -> None:
+        first, last = columns.accept(start, end)
+        if first == last:
+            return
+        for at, step, writer in columns.last_steps(first, last):
+            proc = self._number(writer)
+            if at > self._step_at.get(proc, -1):
+                self.steps[proc], self._step_at[proc] = step, at
+        if columns.template.names:
+            self._clock.ns(columns.stamp(last - 1))  # the clock has to know the year that it is
+
+    def _add(self, columns: Columns) -> None:
+        procs = pa.array([self._number(writer) for writer in columns.writers], pa.int32()).take(columns.writer_of)
+        ts_ns = None
+        if columns.times is not None:
+            midnights = [self._midnight(writer) for writer in columns.writers]
+            ts_ns = pc.add(pa.array(midnights, pa.int64()).take(columns.writer_of), columns.times)
+        whole = columns.accepted == [(0, len(columns))]
+        chosen = None if whole else pa.concat_arrays([_between(first, last) for first, last in columns.accepted])
+
+        def pick(column: pa.Array) -> pa.Array:
+            return column if chosen is None else column.take(chosen)
+
+        self._samples.add_lines(
+            pick(columns.indices),
+            pick(procs),
+            None if columns.steps is None else pick(columns.steps),
+            None if ts_ns is None else pick(ts_ns),
+            pick(self._block.numbers(columns.indices)),
+            columns.template.names,
+            columns.template.units,
+            [v if isinstance(v, float) else pick(v) for v in columns.values],
+        )
+
+    def _midnight(self, writer: Writer) -> int | None:
+        """The beginning of the day of a writer's stamps, on the log's clock."""
+        ns = self._clock.ns(writer.line.stamp)
+        return None if ns is None or writer.time_ns is None else ns - writer.time_ns
+
+
+def _between(first: int, last: int) -> pa.Array:
+    return pa.array(range(first, last), pa.int32())
