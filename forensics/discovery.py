@@ -63,12 +63,14 @@ def discover(path: Path, work: Path, *, outputs: Path | None = None) -> list[Fou
 
 def _files_below(folder: Path, outputs: Path | None) -> Iterator[tuple[Path, str]]:
     root = folder.resolve()
-    left_out = outputs.resolve() if outputs else None
+    # Earlier results are no artifacts, wherever they were written.
+    results = [p.parent.resolve() for p in folder.rglob("case.duckdb") if (p.parent / "report.json").is_file()]
+    left_out = [*results, *([outputs.resolve()] if outputs else [])]
     for file in sorted(folder.rglob("*")):
         real = file.resolve()
         inside = real.is_relative_to(root)  # links out of the folder are not the job's
         result = any(part.endswith(".forensics") for part in file.relative_to(folder).parts[:-1])
-        if inside and not result and not (left_out and real.is_relative_to(left_out)) and _is_regular(file):
+        if inside and not result and not any(real.is_relative_to(out) for out in left_out) and _is_regular(file):
             yield file, file.relative_to(folder).as_posix()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,11 +17,14 @@ from forensics.citations import Citations
 from forensics.configuration import Configuration, set_aside
 from forensics.discovery import discover
 from forensics.engine import Judgement, judge
+from forensics.errors import ForensicsError
 from forensics.finding import Finding, Verdict
 from forensics.ingest import Loaded, ingest, remove_leftovers
 from forensics.library import load_rules, load_views
 from forensics.report.html import render_html
 from forensics.report.view import Report
+
+_SIZE = re.compile(r"[1-9][0-9]*(?:\.[0-9]+)?\s?[KMGT]i?B", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,15 @@ class Settings:
     threads: int = 2
     memory_limit: str | None = None
     max_seconds: float | None = None
+
+    def check(self) -> None:
+        """Raises ForensicsError for a bound that makes no sense, before any work is done."""
+        if self.threads < 1:
+            raise ForensicsError(f"threads: {self.threads}; expected at least 1")
+        if self.max_seconds is not None and not self.max_seconds >= 0:
+            raise ForensicsError(f"max-seconds: {self.max_seconds}; expected 0 or more")
+        if self.memory_limit is not None and not _SIZE.fullmatch(self.memory_limit):
+            raise ForensicsError(f"memory-limit: {self.memory_limit!r}; expected a size such as 500MB or 4GB")
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,7 @@ def analyze(
     exist, a rule file is malformed, or `out` cannot be written; never for what is wrong inside artifacts.
     """
     chosen = settings or Settings()
+    chosen.check()
     budget = ledger.Budget(chosen.max_seconds)
     path, out = Path(path), Path(out) if out is not None else default_out(Path(path))
     rules, views = load_rules(chosen.rules, chosen.configuration.thresholds), load_views(chosen.rules)

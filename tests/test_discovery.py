@@ -56,6 +56,9 @@ def test_results_and_links_out_of_the_folder_are_not_artifacts(tmp_path: Path) -
     job = tmp_path / "job"
     (job / "old.forensics").mkdir(parents=True)
     (job / "old.forensics" / "report.json").write_text("{}")
+    (job / "out" / "cache").mkdir(parents=True)
+    for name in ("report.json", "case.duckdb", "report.html", "cache/x.log"):
+        (job / "out" / name).write_text("{}")
     (job / "a.log").write_text("hello\n")
     (tmp_path / "secret.txt").write_text("secret")
     (job / "link.log").symlink_to(tmp_path / "secret.txt")

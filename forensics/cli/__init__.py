@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from typing import Any
 
@@ -30,6 +31,8 @@ def main(arguments: list[str] | None = None) -> None:
     )
     for name, summary in _COMMANDS.items():
         app.command(f"forensics.cli.{name}:{'app' if name == 'rules' else name}", name=name, help=summary)
+    # Ends like Ctrl-C does, so that what was built under a temporary name is removed.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         code = app(arguments, exit_on_error=False, print_error=True)
     except CycloptsError:
