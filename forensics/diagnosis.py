@@ -7,7 +7,7 @@ both share, and time, attempt, rank, device and step allow it. Roots are what no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from forensics.finding import Anomaly, Finding, Link, NotChecked, RuledOut, Verdict
@@ -45,22 +45,41 @@ _ORDER = {state: number for number, state in enumerate(STATES)}
 
 
 @dataclass(frozen=True)
+class Exit:
+    """An exit code that is on record: what lies in `folder` and below, and only `rank` when it names one, ended so."""
+
+    zero: bool
+    folder: str = ""
+    rank: int | None = None
+
+    def covers(self, path: str, rank: int | None) -> bool:
+        inside = not self.folder or path.startswith(f"{self.folder}/")
+        return inside and (self.rank is None or self.rank == rank)
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """How the job ended as far as evidence goes: `completed` and `failed` are the strongest words for each."""
+    """How the job ended as far as evidence goes.
+
+    `completed` and `failed` are the strongest words for each, `failed` without what was demonstrably survived: a
+    failure is survived when its own log later says that the work was completed, or when an exit code of 0 is on record
+    for where it lies. Another file's closing words say nothing about it.
+    """
 
     completed: str | None = None
-    completed_strength: str | None = None
     failed: str | None = None
-    failed_strength: str | None = None
+    exits: Sequence[Exit] = ()
+    completed_lines: Mapping[int, int] = field(default_factory=dict)  # artifact id → line of its last closing words
 
     @property
     def is_success(self) -> bool:
-        """Completion is shown, and no failure is shown more strongly."""
-        if self.completed_strength is None:
-            return False
-        if self.failed_strength is None:
+        return self.completed is not None and self.failed is None
+
+    def survived(self, artifact_id: int | None, path: str, line: int | None, rank: int | None) -> bool:
+        if artifact_id is not None and self.completed_lines.get(artifact_id, -1) > (line or 0):
             return True
-        return STRENGTHS.index(self.completed_strength) < STRENGTHS.index(self.failed_strength)
+        codes = {code.zero for code in self.exits if code.covers(path, rank)}
+        return codes == {True}
 
 
 @dataclass(frozen=True)
@@ -133,13 +152,14 @@ def _sentence(text: str) -> str:
 
 def _soften_survived(findings: Sequence[Finding], outcome: Outcome) -> None:
     """A failure that the job survived is no cause of death; faults of the result stay what they are."""
-    if not outcome.is_success:
-        return
     for finding in findings:
         fatal = finding.causes and all(cause["state"] in _FATAL for cause in finding.causes)
-        if finding.severity in {"critical", "high"} and (fatal or finding.role == "symptom"):
+        if finding.severity not in {"critical", "high"} or not (fatal or finding.role == "symptom"):
+            continue
+        places = finding.evidence[:1]
+        if any(outcome.survived(e.artifact_id, e.artifact, e.line, finding.rank) for e in places):
             finding.severity = "medium"
-            finding.facts["survived"] = outcome.completed
+            finding.facts["survived"] = outcome.completed or "the job went on to its end"
 
 
 def _causal_graph(findings: Sequence[Finding]) -> tuple[nx.DiGraph, list[Link]]:

@@ -14,7 +14,7 @@ import orjson
 
 from forensics.case import connect
 from forensics.citations import Citations
-from forensics.diagnosis import Outcome, not_checked_rules
+from forensics.diagnosis import Exit, Outcome, not_checked_rules
 from forensics.engine import Judgement, RuleRun
 from forensics.finding import Anomaly, NotChecked, RuledOut
 from forensics.rule import Rule
@@ -32,38 +32,35 @@ class Budget:
 
 
 def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
-    """The strongest evidence that the last attempt completed, and that it or any earlier one failed."""
+    """What the evidence says of the end: completion of the last attempt, and failures that nothing shows survived."""
     rows = con.execute(
         """
-        SELECT result, strength, artifact_id, line, detail, a.path,
-            attempt = max(attempt) OVER () AS is_last,
-            bool_or(result = 'completed' AND strength <> 'indication') OVER (PARTITION BY attempt) AS attempt_completed
-        FROM outcome AS o LEFT JOIN artifact AS a ON a.id = o.artifact_id
-        ORDER BY attempt, artifact_id, line, result, detail
+        SELECT o.result, o.strength, o.artifact_id, o.line, o.detail, coalesce(a.path, ''), p.rank,
+            o.attempt = max(o.attempt) OVER ()
+        FROM outcome AS o
+        LEFT JOIN artifact AS a ON a.id = o.artifact_id
+        LEFT JOIN proc AS p ON p.id = o.proc_id
+        ORDER BY o.attempt, o.artifact_id, o.line, o.result, o.detail
         """
     ).fetchall()
-    completed = [row for row in rows if row[0] == "completed" and row[6] and not _is_overtaken(row, rows)]
-    failed = [row for row in rows if row[0] == "failed" and not _is_overtaken(row, rows)]
-    if any(not row[6] and not row[7] for row in failed):  # an earlier attempt that never completed
-        completed = []
-    best_completed = min(completed, key=lambda r: STRENGTHS.index(r[1]), default=None)
-    best_failed = min(failed, key=lambda r: STRENGTHS.index(r[1]), default=None)
-    return Outcome(*_words(best_completed), *_words(best_failed))
+    exits = [Exit(r[0] == "completed", r[5].rpartition("/")[0], r[6]) for r in rows if r[1] == "proof"]
+    lines = {r[2]: r[3] for r in rows if r[0] == "completed" and r[2] is not None and r[3] is not None}
+    known = Outcome(None, None, exits, lines)
+    failed = [r for r in rows if r[0] == "failed" and (r[1] == "proof" or not known.survived(r[2], r[5], r[3], r[6]))]
+    last_failed = {r[2]: r[3] or 0 for r in failed if r[2] is not None}
+    completed = [
+        r for r in rows if r[0] == "completed" and r[7] and (r[1] == "proof" or last_failed.get(r[2], -1) < (r[3] or 0))
+    ]
+    return Outcome(_words(completed), _words(failed), exits, lines)
 
 
-def _is_overtaken(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
-    """Within one log, later words about the end outweigh earlier ones, unless an exit code says otherwise."""
-    if row[1] == "proof":
-        return False
-    later = [r for r in rows if r[2] is not None and r[2] == row[2] and (r[3] or 0) > (row[3] or 0)]
-    return any(r[0] != row[0] for r in later[-1:])
-
-
-def _words(row: Sequence[Any] | None) -> tuple[str | None, str | None]:
-    if row is None:
-        return None, None
-    where = f" ({row[5]}:{row[3]})" if row[5] and row[3] else f" ({row[5]})" if row[5] else ""
-    return f"{row[4]}{where}", row[1]
+def _words(rows: Sequence[Sequence[Any]]) -> str | None:
+    """The strongest of these statements, with its place."""
+    best = min(rows, key=lambda r: STRENGTHS.index(r[1]), default=None)
+    if best is None:
+        return None
+    where = f" ({best[5]}:{best[3]})" if best[5] and best[3] else f" ({best[5]})" if best[5] else ""
+    return f"{best[4]}{where}"
 
 
 def ruled_out(judgement: Judgement, rules: Sequence[Rule]) -> list[RuledOut]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from forensics.diagnosis import Outcome, diagnose
+from forensics.diagnosis import Exit, Outcome, diagnose
 from forensics.finding import Anomaly, Evidence, Finding
 
 SECOND = 1_000_000_000
@@ -83,7 +83,7 @@ def test_a_later_step_does_not_explain_an_earlier_one() -> None:
 
 
 def test_a_timeout_alone_is_not_a_cause() -> None:
-    verdict = diagnose([timeout()], Outcome(failed="exit code 1", failed_strength="proof"))
+    verdict = diagnose([timeout()], Outcome(failed="exit code 1"))
     assert verdict.status == "not-established"
     assert verdict.root_causes == ()
     assert "not in the evidence" in verdict.sentence
@@ -94,21 +94,33 @@ def test_no_evidence_at_all_is_not_established_rather_than_healthy() -> None:
 
 
 def test_healthy_needs_positive_evidence_of_completion() -> None:
-    done = Outcome(completed="exit code 0", completed_strength="proof")
+    done = Outcome(completed="exit code 0")
     assert diagnose([], done).status == "healthy"
-    both = Outcome("training finished", "strong", "exit code 1", "proof")
+    both = Outcome("training finished", "exit code 1")
     assert diagnose([], both).status == "not-established"
 
 
-def test_a_failure_that_the_job_survived_is_no_cause() -> None:
-    survived = finding(0, "memory-capacity", causes=state("device-full"))
-    verdict = diagnose([survived], Outcome(completed="exit code 0", completed_strength="proof"))
-    assert verdict.status == "healthy" and survived.severity == "medium"
+@pytest.mark.parametrize(
+    ("outcome", "survives"),
+    [
+        (Outcome("exit code 0", exits=[Exit(zero=True)]), True),
+        (Outcome("training finished", completed_lines={0: 9}), True),  # further down in the same log
+        (Outcome("training finished", completed_lines={1: 9}), False),  # in another file
+        (Outcome("exit code 0", exits=[Exit(zero=True, folder="other_run")]), False),
+        (Outcome("exit code 0", exits=[Exit(zero=True, rank=3)]), False),
+        (Outcome("exit code 0", exits=[Exit(zero=True), Exit(zero=False)]), False),
+    ],
+)
+def test_a_failure_is_survived_only_where_its_own_end_is_on_record(outcome: Outcome, survives: bool) -> None:
+    failure = finding(0, "memory-capacity", causes=state("device-full"))
+    verdict = diagnose([failure], outcome)
+    assert (failure.severity == "medium") == survives
+    assert (verdict.status == "root-cause") == (not survives)
 
 
 def test_a_wrong_result_stays_a_cause_although_the_job_completed() -> None:
     stale = finding(0, "gradients-stale", causes=state("gradient-invalid"))
-    verdict = diagnose([stale], Outcome(completed="exit code 0", completed_strength="proof"))
+    verdict = diagnose([stale], Outcome(completed="exit code 0", exits=[Exit(zero=True)]))
     assert verdict.status == "root-cause"
 
 

@@ -193,3 +193,22 @@ def test_nothing_on_the_way_imports_torch() -> None:
         f"analyze({str(STEP_217)!r}, tempfile.mkdtemp()); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("other_run/env.txt", "torch==2.6.0\nexit code: 0\n"),
+        ("aa_monitor.log", "2026-05-04 10:00:00,000 INFO started\n2026-05-04 11:00:00,000 INFO training finished\n"),
+    ],
+)
+def test_a_healthy_file_of_something_else_does_not_make_a_failed_job_healthy(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "fixtures" / "checkpoint-mismatch" / "artifacts", tmp_path / "job")
+    (tmp_path / "job" / "exit_code.txt").unlink()
+    added = tmp_path / "job" / name
+    added.parent.mkdir(exist_ok=True)
+    added.write_text(text)
+    verdict = analyze(tmp_path / "job", tmp_path / "out").verdict
+    assert [f.rule for f in verdict.root_causes] == ["checkpoint-mismatch"]
