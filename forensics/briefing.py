@@ -94,7 +94,8 @@ def confidence_note(root: Finding | None) -> str:
     measured = calibration()
     if root.confidence is None:
         return "not calibrated: no labelled case has this strength of proof"
-    return f"{root.strength}: {measured['note']}"
+    n = measured["counts"][root.strength]
+    return f"verdicts of this strength ({root.strength}) were right in {n['right']} of {n['of']}; {measured['note']}"
 
 
 def _culprit(root: Finding) -> tuple[tuple[str, str], ...]:

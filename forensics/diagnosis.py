@@ -287,7 +287,7 @@ def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Lin
             ]
             first = min(twins, key=_when)
             if first.id != finding.id:
-                finding.explained_by, finding.explained_how = first.id, "the same fault, seen first there"
+                finding.explained_by, finding.explained_how = first.id, "the same fault, also here"
                 graph.add_edge(first.id, finding.id)
 
 

@@ -6,6 +6,7 @@ Archives are unpacked one level deep into a working folder, bounded by count, by
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import stat
 import tarfile
@@ -71,7 +72,8 @@ def _files_below(folder: Path, outputs: Path | None) -> Iterator[tuple[Path, str
         inside = real.is_relative_to(root)  # links out of the folder are not the job's
         result = any(part.endswith(".forensics") for part in file.relative_to(folder).parts[:-1])
         if inside and not result and not any(real.is_relative_to(out) for out in left_out) and _is_regular(file):
-            yield file, file.relative_to(folder).as_posix()
+            # Names that are no text are shown with replacements; the path itself stays as it is.
+            yield file, os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "replace")
 
 
 def _is_regular(file: Path) -> bool:
@@ -82,7 +84,10 @@ def _is_regular(file: Path) -> bool:
 
 
 def _open_archives(file: Path, name: str, work: Path, depth: int) -> list[Found]:
-    kind = _archive_kind(file)
+    try:
+        kind = _archive_kind(file)
+    except OSError as error:
+        return [_problem(file, name, "unreadable", str(error))]
     if kind is None:
         return [_look_at(file, name)]
     if depth >= MAX_NESTING:

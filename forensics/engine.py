@@ -177,6 +177,7 @@ class _Bench:
         try:
             question = _Question(self._con, rule)
             rows = question.rows(variant.sql) if variant.sql else [dict(row) for row in _call(variant, question)]
+            _check_rows(rule, rows)
             rows = [row for row in rows if rule.scope == "job" or row.get("proc_id") in able or None in able]
             findings = [self._finding(rule, variant, row) for row in rows[:MAX_FINDINGS_PER_RULE]]
         except Exception as error:  # one rule's fault must not stop the others, whatever it is
@@ -247,6 +248,17 @@ def _states(row: Mapping[str, Any], column: str, given: Sequence[Mapping[str, st
     if unknown:
         raise RuleError(f"{column}: unknown states {unknown}")
     return [{"state": state} for state in own]
+
+
+def _check_rows(rule: Rule, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raises RuleError for rows that could not be recorded or would be left out without a word."""
+    for row in rows:
+        if rule.scope == "process" and "proc_id" not in row:
+            raise RuleError("rows have no proc_id; a rule of scope process says whose each row is")
+        for column in ("artifact_id", "row", "proc_id", "rank", "step", "ts_ns", "line", "byte", "device"):
+            value = row.get(column)
+            if value is not None and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):
+                raise RuleError(f"{column} is {value!r}; expected an integer of 64 bits")
 
 
 def _call(variant: Variant, question: Question) -> Iterable[Mapping[str, Any]]:

@@ -124,6 +124,7 @@ class _ParquetSink:
             "warnings": self.warnings,
             "facts": self.facts,
             "tables": self.tables,
+            "sizes": {path.name: path.stat().st_size for path in sorted(self.folder.glob("*.parquet"))},
         }
         (self.folder / "meta.json").write_bytes(orjson.dumps(meta))
         return meta
@@ -176,6 +177,8 @@ def _load(item: Found, cache: Path) -> Loaded:
     sink = _ParquetSink(scratch)
     _run(module, item, sink)
     meta = sink.finish()
+    if meta.get("fault"):  # the next run tries again
+        return Loaded(item, scratch, meta)
     try:
         scratch.rename(entry)
     except OSError:  # left half-written by something else, or written by another run at this moment
@@ -190,9 +193,11 @@ def _load(item: Found, cache: Path) -> Loaded:
 def _cached(entry: Path) -> dict[str, Any] | None:
     try:
         meta: dict[str, Any] = orjson.loads((entry / "meta.json").read_bytes())
-    except (OSError, orjson.JSONDecodeError):
+        parts = [(entry / name, size) for name, size in meta["sizes"].items()]
+        whole = all(path.stat().st_size == size for path, size in parts) and {"procs", "tables", "facts"} <= meta.keys()
+    except (OSError, orjson.JSONDecodeError, KeyError, AttributeError, TypeError):
         return None
-    return meta
+    return meta if whole else None
 
 
 def _run(module: Format, item: Found, sink: _ParquetSink) -> None:
@@ -206,6 +211,9 @@ def _run(module: Format, item: Found, sink: _ParquetSink) -> None:
         sink.warn(code, str(error), "what lies beyond this position", byte=error.byte)
         sink.damaged("partial" if sink.tables or sink._waiting else "failed", byte=error.byte)
     except (MemoryError, RecursionError, Exception) as error:
+        if isinstance(error, RuntimeError) and "interrupt" in str(error).lower():
+            raise KeyboardInterrupt from error  # how DuckDB reports Ctrl-C
+        sink.state["fault"] = True
         sink.warn("loader-fault", f"{item.format} failed: {type(error).__name__}: {error}", "the rest of this file")
         sink.damaged("partial" if sink.tables or sink._waiting else "failed")
     if item.source.damage:

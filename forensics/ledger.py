@@ -64,19 +64,28 @@ def _words(rows: Sequence[Sequence[Any]]) -> str | None:
 
 
 def ruled_out(judgement: Judgement, rules: Sequence[Rule]) -> list[RuledOut]:
-    """Rules that found nothing on evidence that is at least strong; how many of the processes had it is said."""
-    titles = {rule.id: rule.title for rule in rules}
+    """Rules whose strongest variant ran and found nothing; for how many of the processes it could is said."""
+    known = {rule.id: rule for rule in rules}
     found = {run.rule for run in judgement.runs if run.outcome == "found"}
     silent: dict[str, list[RuleRun]] = {}
     for run in judgement.runs:
-        if run.outcome == "nothing-found" and run.strength != STRENGTHS[-1] and run.rule not in found:
+        if _is_conclusive(run, known[run.rule]) and run.rule not in found:
             silent.setdefault(run.rule, []).append(run)
     out = []
     for rule, runs in silent.items():
         n_all = sum(run.rule == rule for run in judgement.runs)
         scope = "" if n_all == len(runs) else f" for {len(runs)} of {n_all} processes; the others left no such evidence"
-        out.append(RuledOut(rule, titles[rule], runs[0].variant or "", f"Nothing found, {runs[0].reason}{scope}."))
+        reason = f"Nothing found, {runs[0].reason}{scope}."
+        out.append(RuledOut(rule, known[rule].title, runs[0].variant or "", reason))
     return out
+
+
+def _is_conclusive(run: RuleRun, rule: Rule) -> bool:
+    """Silence of anything weaker than the best that a rule can ask is no answer."""
+    best = rule.variants[0]
+    asked = {need for variant in rule.variants if variant.name == run.variant for need in variant.needs}
+    as_good = run.variant == best.name or (run.strength != STRENGTHS[-1] and set(best.needs) <= asked)
+    return run.outcome == "nothing-found" and as_good
 
 
 def not_checked(con: duckdb.DuckDBPyConnection, judgement: Judgement, rules: Sequence[Rule]) -> list[NotChecked]:
@@ -87,7 +96,7 @@ def not_checked(con: duckdb.DuckDBPyConnection, judgement: Judgement, rules: Seq
     """
     known = {rule.id: rule for rule in rules}
     covered = {row[0] for row in con.execute("SELECT DISTINCT capability FROM coverage").fetchall()}
-    settled = {run.rule for run in judgement.runs if run.outcome == "found" or run.strength in STRENGTHS[:-1]}
+    settled = {run.rule for run in judgement.runs if run.outcome == "found" or _is_conclusive(run, known[run.rule])}
     missing: dict[str, str] = {}
     failed: dict[str, str] = {}
     for run in judgement.runs:

@@ -31,6 +31,9 @@ def load_rules(folders: Sequence[Path] = (), thresholds: Mapping[str, Mapping[st
     Raises RuleError naming the file and what is wrong with it.
     """
     found: dict[str, Rule] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise RuleError(f"{folder}: not found; expected a folder of rules")
     for root in (resource_folder("rules"), *folders):
         for path in sorted([*root.glob("*/*.sql"), *root.glob("*/*.py")]):
             if path.parent.name.startswith("_") or path.name.startswith("_"):

@@ -85,6 +85,8 @@ def analyze(
     budget = ledger.Budget(chosen.max_seconds)
     path, out = Path(path), Path(out) if out is not None else default_out(Path(path))
     rules, views = load_rules(chosen.rules, chosen.configuration.thresholds), load_views(chosen.rules)
+    if out.resolve() == path.resolve():
+        raise ForensicsError(f"{out}: is the analyzed folder itself; expected another place for the results")
     out.mkdir(parents=True, exist_ok=True)
     remove_leftovers(out, ".building-*")
     # The case is built beside its place and renamed: readers never meet a writer, and a kill leaves the old one.

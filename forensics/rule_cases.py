@@ -53,8 +53,12 @@ def run_cases(
     views = load_views(folders)
     results: list[CaseResult] = []
     work = Path(tempfile.mkdtemp(prefix="forensics-cases-"))
+    rules = load_rules(folders)
+    unknown = set(names) - {rule.id for rule in rules}
+    if unknown:
+        raise RuleError(f"{', '.join(sorted(unknown))}: no such rule; `forensics rules list` names them all")
     try:
-        for rule in load_rules(folders):
+        for rule in rules:
             if names and rule.id not in names:
                 continue
             cases = read_cases(rule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any
@@ -42,4 +43,14 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(USAGE_ERROR)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Exception as error:  # 1 means a finding: a fault of this program must not look like one
+        if os.environ.get("FORENSICS_DEBUG"):
+            raise
+        if "interrupt" in str(error).lower():  # how DuckDB reports Ctrl-C
+            sys.exit(130)
+        print(
+            f"forensics: internal fault: {type(error).__name__}: {error} (FORENSICS_DEBUG=1 shows more)",
+            file=sys.stderr,
+        )
+        sys.exit(USAGE_ERROR)
     sys.exit(code if isinstance(code, int) else 0)

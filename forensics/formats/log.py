@@ -33,6 +33,7 @@ _NUMBER = re.compile(r"\s*[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)\s*%?\s*$")
 _TRACEBACK = re.compile(
     r'Traceback \(most recent call last\)|^\s*File "[^"]+", line \d+, in |^Fatal Python error', re.MULTILINE
 )
+_STAMPED = re.compile(r"\W{0,3}\d{2,4}[-/:]\d\d|\W{0,3}(?:INFO|WARN|ERROR|DEBUG)|\[rank\d")
 _STRUCTURED_TRACE = re.compile(r"^[VIWEC]\d{4} [\d:.]+ \d+ [^\]]+\] \{\"")
 
 
@@ -40,7 +41,7 @@ def recognise(head: Head) -> int:
     """10 for any text, 40 for text with log prefixes, tracebacks or known messages, 0 for binary, JSON and CSV."""
     text = _text_of(head)
     lines = [line for line in (text or "").splitlines()[:_LINES] if line.strip()]
-    if text is None or not lines or _is_document(lines, text) or _is_csv(lines):
+    if text is None or not lines or _is_document(lines, text) or _is_csv(lines) or _is_source(lines, text):
         return 0
     n_records = sum(not line.startswith("\t") for line in lines)
     if sum(_STRUCTURED_TRACE.match(line) is not None for line in lines) * 2 > n_records:
@@ -68,10 +69,30 @@ def _text_of(head: Head) -> str | None:
         if head.data.startswith(mark):
             return head.data[2:].decode(encoding, "replace")
     sample = head.data.rstrip(b"\0")
-    if b"\0" in sample:
+    if sample.count(b"\0") * 100 > len(sample):  # a NUL here and there is what a crash leaves in a log
         return None
     control = sum(byte < 32 and byte not in b"\t\n\r\f\v\b\x1b\x07" for byte in sample[:4096])
     return None if control * 20 > len(sample[:4096]) else head.text
+
+
+# Lines of programs, scripts and pages. Logs quote some, below a traceback's frames or in a banner, never mostly.
+_CODE = re.compile(
+    r"\s*(?:(?:def|class|import|from|return|raise|elif|except|try|else|with|fi|done|do|then|esac|export|echo|set|source)\b"
+    r"|(?:if|for|while)\b.*(?::|;|\bthen|\bdo)\s*$|#!|//|/\*|#include\b|@\w+"
+    r"|[\w.]+ [+*|-]?= [\w.]+[(\[{]|\w[\w.]*\([^()]*\)\s*$|</?\w+[^>]*>"
+    r"|[})\]]+[;,]?\s*$)"
+)
+_OPENS_SOURCE = ("#!", "<!doctype", "<html", "<?xml", "version https://git-lfs", "\x89png", "%pdf", "# ")
+
+
+def _is_source(lines: list[str], text: str) -> bool:
+    """Whether the text is a program, a script, a page or a pointer: it may name errors, but none happened in it."""
+    if _TRACEBACK.search(text):
+        return False
+    start = text.lstrip("\ufeff \r\n\t")[:30].lower()
+    opens = start.startswith(_OPENS_SOURCE) and not start.startswith(("# help ", "# type "))  # metrics in text form
+    n_code = sum(_CODE.match(line) is not None for line in lines)
+    return n_code * (4 if opens else 2) > len(lines) or (opens and not any(_STAMPED.match(line) for line in lines))
 
 
 def _is_document(lines: list[str], text: str) -> bool:

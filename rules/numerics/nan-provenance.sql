@@ -182,20 +182,26 @@ ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: metrics
 WITH
 reading AS (
-    SELECT
-        *,
-        NOT isfinite(value) AS is_bad,
-        count(*) FILTER (WHERE NOT isfinite(value)) OVER (PARTITION BY proc_id, name) AS n_bad,
-        max(step) FILTER (WHERE isfinite(value)) OVER (PARTITION BY proc_id, name) AS last_good_step
+    SELECT *
     FROM metric
     WHERE name IN ('loss', 'grad_norm')
 ),
-lasting AS (
-    SELECT *
+course AS (
+    SELECT
+        proc_id,
+        name,
+        count(*) FILTER (WHERE NOT isfinite(value)) AS n_bad,
+        max(step) FILTER (WHERE isfinite(value)) AS last_good_step
     FROM reading
-    WHERE is_bad
-      AND (last_good_step IS NULL OR step IS NULL OR step > last_good_step)
-      AND (name = 'loss' OR n_bad >= $min_nonfinite_steps)
+    GROUP BY proc_id, name
+),
+lasting AS (
+    SELECT r.*
+    FROM reading AS r
+    JOIN course AS c ON c.proc_id IS NOT DISTINCT FROM r.proc_id AND c.name = r.name
+    WHERE NOT isfinite(r.value)
+      AND (c.last_good_step IS NULL OR r.step IS NULL OR r.step > c.last_good_step)
+      AND (r.name = 'loss' OR c.n_bad >= $min_nonfinite_steps)
     QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY step, CASE name WHEN 'loss' THEN 0 ELSE 1 END, artifact_id, row) = 1
 )
 SELECT
