@@ -165,7 +165,9 @@ class _Bench:
                     missing.setdefault(proc, lacking)
             for proc, run in self._run(rule, variant, able).items() if able else ():
                 # What stands is the strongest variant that ran, unless a weaker one found something.
-                if proc not in settled or run.outcome == "found" or settled[proc].outcome == "failed":
+                if run.outcome == "failed" and proc in settled:  # a fault is never hidden behind another variant
+                    self.judgement.runs.append(run)
+                elif proc not in settled or run.outcome == "found" or settled[proc].outcome == "failed":
                     settled[proc] = run
         for proc in everyone:
             unable = RuleRun(rule.id, None, proc, "not-run", f"needs {missing.get(proc, '')}", missing.get(proc))

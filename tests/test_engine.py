@@ -120,6 +120,13 @@ def test_a_rule_that_fails_is_recorded_with_its_reason(tmp_path: Path, sql: str,
     assert judgement.findings == []
 
 
+def test_a_fault_of_one_variant_is_not_hidden_behind_another(tmp_path: Path) -> None:
+    rule = FRONT.replace("SELECT 0 AS artifact_id, p.id AS proc_id, 'weak' AS what", "SELECT nonsense AS what")
+    coverage = [(0, "log_event", True), (0, "tensor", False), (0, "node", True)]
+    judgement = run(tmp_path, coverage, rule, procs=1)
+    assert sorted(r.outcome for r in judgement.runs) == ["failed", "nothing-found"]
+
+
 def test_a_message_cannot_reach_into_objects(tmp_path: Path) -> None:
     rule = FRONT.replace("{who}{at_step}: {what}", "{what.__class__}")
     judgement = run(tmp_path, [(0, "log_event", True)], rule, procs=1)

@@ -202,7 +202,7 @@ lasting AS (
     WHERE NOT isfinite(r.value)
       AND (c.last_good_step IS NULL OR r.step IS NULL OR r.step > c.last_good_step)
       AND (r.name = 'loss' OR c.n_bad >= $min_nonfinite_steps)
-    QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY step, CASE name WHEN 'loss' THEN 0 ELSE 1 END, artifact_id, row) = 1
+    QUALIFY row_number() OVER (PARTITION BY r.proc_id ORDER BY r.step, CASE r.name WHEN 'loss' THEN 0 ELSE 1 END, r.artifact_id, r.row) = 1
 )
 SELECT
     artifact_id,
