@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from forensics.case import EVENT_TABLES, case_columns, create_case, load_table
+from forensics.case import EVENT_TABLES, arrow_type, case_columns, create_case, load_table
 from forensics.ingest import Loaded
 from forensics.models import DERIVATIONS
 from forensics.models.processes import Mention, Processes, identify_processes
@@ -126,7 +126,10 @@ def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[dict[str,
     """Appends rows given as dicts; for the small tables only (events arrive as Parquet)."""
     if not rows:
         return
-    columns = list(case_columns()[table])
-    values = [[row.get(column) for column in columns] for row in rows]
-    marks = ", ".join("?" for _ in columns)
-    con.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+    kinds = case_columns()[table]
+    given = pa.table(
+        {name: pa.array([row.get(name) for row in rows], arrow_type(kind)) for name, kind in kinds.items()}
+    )
+    con.register("given_rows", given)
+    con.execute(f"INSERT INTO {table} SELECT * FROM given_rows")
+    con.unregister("given_rows")

@@ -56,7 +56,7 @@ def brief(
         warnings=(*_set_aside(judgement), *_warnings(con)),
         job_facts=_job_facts(con),
         processes=_processes(con),
-        timeline=_timeline(con, citations),
+        timeline=_timeline(con, citations, verdict),
         series=_series(con),
     )
 
@@ -300,7 +300,7 @@ def _processes(con: duckdb.DuckDBPyConnection) -> tuple[view.ProcessView, ...]:
     )
 
 
-def _timeline(con: duckdb.DuckDBPyConnection, citations: Citations) -> tuple[view.Moment, ...]:
+def _timeline(con: duckdb.DuckDBPyConnection, citations: Citations, verdict: Verdict) -> tuple[view.Moment, ...]:
     rows = con.execute(
         """
         SELECT ts_ns, rank, coalesce(class, role), coalesce(exception || ': ', '') || coalesce(message, signature),
@@ -316,7 +316,12 @@ def _timeline(con: duckdb.DuckDBPyConnection, citations: Citations) -> tuple[vie
         cited = citations.cite({"artifact_id": artifact_id, "line": line, "byte": byte, "text": label})
         shown = mask(" ".join(str(label).split()))[:240]
         moments.append(view.Moment(ts, rank, kind, shown, _evidence(cited) if cited else None))
-    return tuple(moments)
+    # The cause stands in its place, also where no log has a line of it.
+    for root in verdict.root_causes:
+        if root.ts_ns is not None and root.evidence:
+            place = _evidence(root.evidence[0])
+            moments.append(view.Moment(root.ts_ns, root.rank, "root cause", mask(root.message)[:240], place))
+    return tuple(sorted(moments, key=lambda moment: moment.ts_ns))
 
 
 def _series(con: duckdb.DuckDBPyConnection) -> tuple[view.SeriesView, ...]:

@@ -78,6 +78,11 @@ def _declared() -> dict[str, dict[str, tuple[str, bool]]]:
     return tables
 
 
+def arrow_type(kind: str) -> pa.DataType:
+    """The Arrow type of an SQL type of schema.sql."""
+    return _ARROW[kind]
+
+
 def case_columns() -> dict[str, dict[str, str]]:
     """Columns and SQL types of every table of schema.sql."""
     return {table: {name: kind for name, (kind, _) in columns.items()} for table, columns in _declared().items()}
