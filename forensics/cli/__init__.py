@@ -38,6 +38,9 @@ def main(arguments: list[str] | None = None) -> None:
         code = app(arguments, exit_on_error=False, print_error=True)
     except CycloptsError:
         sys.exit(USAGE_ERROR)
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
     except (ForensicsError, OSError) as error:
         print(f"forensics: {error}", file=sys.stderr)
         sys.exit(USAGE_ERROR)
