@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from support import ROOT
 
 import forensics.formats
+from forensics.errors import ForensicsError
 from forensics.pipeline import Settings, analyze
 
 STEP_217 = ROOT / "fixtures" / "step-217" / "artifacts"
@@ -212,3 +214,60 @@ def test_a_healthy_file_of_something_else_does_not_make_a_failed_job_healthy(
     added.write_text(text)
     verdict = analyze(tmp_path / "job", tmp_path / "out").verdict
     assert [f.rule for f in verdict.root_causes] == ["checkpoint-mismatch"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train.py", 'def f():\n    raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")\n\nf()\n'),
+        ("run.sh", "#!/bin/bash\nfor i in 1 2; do\n  python train.py || echo CUDA out of memory\ndone\n"),
+        ("README.md", "# Project\n\nTraining finished when the loss is small.\n"),
+        ("page.html", "<!DOCTYPE html>\n<html><body>RuntimeError: boom</body></html>\n"),
+    ],
+)
+def test_programs_and_pages_are_no_logs_and_say_nothing_of_the_job(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / name).write_text(text)
+    result = analyze(tmp_path / "job", tmp_path / "out")
+    assert result.verdict.status == "not-established"
+    assert [a.quality for a in result.report.artifacts] == ["unknown"]
+
+
+def test_a_nul_in_a_log_does_not_hide_it(tmp_path: Path) -> None:
+    log = next(STEP_217.glob("logs/*/attempt_0/1/stderr.log"))
+    (tmp_path / "stderr.log").write_bytes(b"started \0\n" + log.read_bytes())
+    verdict = analyze(tmp_path / "stderr.log", tmp_path / "out").verdict
+    assert [f.rule for f in verdict.root_causes] == ["numerics-nan-provenance"]
+
+
+def test_a_name_that_is_no_text_is_an_artifact_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    shutil.copy(next(STEP_217.glob("logs/*/attempt_0/1/stderr.log")), os.fsencode(tmp_path / "job") + b"/\xff.log")
+    verdict = analyze(tmp_path / "job", tmp_path / "out").verdict
+    assert [f.rule for f in verdict.root_causes] == ["numerics-nan-provenance"]
+
+
+def test_a_damaged_cache_is_read_anew(tmp_path: Path) -> None:
+    analyze(STEP_217, tmp_path)
+    entries = sorted((tmp_path / "cache").iterdir())
+    (entries[0] / "meta.json").write_text("{}")
+    damaged = next(path for entry in entries[1:] for path in entry.glob("*.parquet"))
+    damaged.write_bytes(damaged.read_bytes()[:-10])
+    result = analyze(STEP_217, tmp_path)
+    assert result.n_parsed == 2
+    assert [f.rule for f in result.verdict.root_causes] == ["numerics-nan-provenance"]
+
+
+def test_a_load_that_failed_by_a_fault_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("fault")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(forensics.formats.formats()["kineto"], "load", fail)
+        analyze(STEP_217, tmp_path)
+    assert analyze(STEP_217, tmp_path).n_parsed == 2
+
+
+def test_results_are_never_written_over_the_artifacts(tmp_path: Path) -> None:
+    with pytest.raises(ForensicsError, match="analyzed folder itself"):
+        analyze(tmp_path, tmp_path)
