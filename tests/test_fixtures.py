@@ -28,7 +28,7 @@ REQUIRED = {
     "text": str,
     "numbers": str,
 }
-MACHINE_PATHS = (b"/work/", b"/root", b"/home/")
+MACHINE_PATHS = (str(ROOT).encode(), b"/root", b"/home/")
 
 
 def label_of(name: str) -> dict[str, object]:
