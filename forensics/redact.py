@@ -25,7 +25,8 @@ _PLAIN_VALUE = re.compile(r"[+-]?[0-9.]{1,12}|<[^<>]{1,40}>|\[[^\]]{1,40}\]")
 # Tokens of GitHub, Hugging Face, OpenAI and its likes, AWS, Slack, JSON web tokens; passwords inside URLs.
 _TOKEN = re.compile(
     r"\b(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_\w{20,255}|hf_[A-Za-z0-9]{20,255}|sk-[A-Za-z0-9_-]{20,255}"
-    r"|AKIA[A-Z0-9]{16}|xox[abprs]-[A-Za-z0-9-]{10,255}|eyJ[\w-]{10,2000}\.[\w-]{10,4000}\.[\w-]{5,1000})"
+    r"|AKIA[A-Z0-9]{16}|xox[abprs]-[A-Za-z0-9-]{10,255}|glpat-[\w-]{16,255}"
+    r"|AIza[\w-]{30,255}|eyJ[\w-]{10,2000}\.[\w-]{10,4000}\.[\w-]{5,1000})"
 )
 _IN_URL = re.compile(r"(://[^\s/:@]{0,100}:)[^\s/@]{1,200}@")
 _FLAG = re.compile(
@@ -33,7 +34,9 @@ _FLAG = re.compile(
 )
 
 
-_PAIR = re.compile(r"([A-Za-z][\w.-]{2,80})(\s{0,3}[:=]\s{0,3})(\"[^\"\n]{4,500}\"|'[^'\n]{4,500}'|[^\s,;\"']{4,500})")
+_PAIR = re.compile(
+    r"([A-Za-z][\w.-]{2,80})([\"']?\s{0,3}[:=]\s{0,3})(\"[^\"\n]{4,500}\"|'[^'\n]{4,500}'|[^\s,;\"']{4,500})"
+)
 _HOME = re.compile(r"(?<![\w/])(/(?:home|Users)/)[^/\s\"':]+")
 
 

@@ -15,6 +15,8 @@ from forensics.redact import mask
         ("password: hunter2hunter2", "hunter2hunter2"),
         ("using sk-abcdefghijklmnopqrstuvwxyz012345 for calls", "sk-abcdefghijklmnopqrstuvwxyz012345"),
         ("git clone https://user:s3cr3t@example.com/x.git", "s3cr3t"),
+        ('{"password": "jsonpw77"}', "jsonpw77"),
+        ("glpat-abcdefghij0123456789", "glpat-abcdefghij0123456789"),
         ("AWS AKIAABCDEFGHIJKLMNOP", "AKIAABCDEFGHIJKLMNOP"),
         ('File "/home/alice/train.py", line 3', "alice"),
         ("ghp_abcdefghijklmnopqrstuvwxyz012345", "ghp_abcdefghijklmnopqrstuvwxyz012345"),
