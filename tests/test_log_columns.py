@@ -21,6 +21,7 @@ from forensics.formats._log_columns import ColumnReader
 from forensics.formats._log_lines import Block
 from forensics.formats._log_metrics import MetricReader
 from forensics.formats._log_prefix import Labels
+from forensics.formats._log_quiet import Quiet, Sorted
 from forensics.formats._log_scan import Pattern, without_digits
 from forensics.formats._log_session import _METRIC, _STRUCTURE
 from forensics.formats._log_template import learn
@@ -91,6 +92,9 @@ BODIES: list[Callable[[Draw], str]] = [
     lambda d: f"RuntimeError: CUDA error {number(d)}",
     lambda d: 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: step 3',
     lambda d: f"\x1b[32mstep\x1b[0m {d.randrange(99)} loss {number(d)}",
+    lambda d: f"shard {d.randrange(99)} done in {number(d)} s",
+    lambda d: f"Training {d.choice(('finished', 'is done', 'goes on'))}, exit code {d.choice((0, 1, 137))}",
+    lambda d: f"step {d.randrange(99)} done, {d.choice(('0 errors', 'Error: odd', 'loss nan', 'loss 1'))}",
     lambda d: "",
 ]
 
@@ -141,6 +145,19 @@ def test_lines_read_as_columns_give_the_rows_of_lines_read_one_by_one(
     path.write_bytes(mixed_log(seed))
     slow, fast = both_ways(path, block)
     assert fast == slow
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 32), st.sampled_from((200, 3000, 1 << 20)))
+def test_lines_that_say_nothing_may_be_left_out(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, block: int
+) -> None:
+    path = tmp_path_factory.mktemp("t") / "x.log"
+    path.write_bytes(mixed_log(seed))
+    with reading(_log_columns.MIN_LINES, block), pytest.MonkeyPatch.context() as patch:
+        left_out = everything(load(log, path))
+        patch.setattr(Quiet, "sort", lambda self, block, notable: Sorted(notable, set(), {}))
+        assert everything(load(log, path)) == left_out
 
 
 @needs_artifacts

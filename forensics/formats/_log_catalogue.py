@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from forensics.formats._log_fields import Value, combine, own_process_bytes, typed
 
@@ -28,6 +28,9 @@ _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
 _KNOWN_TEXTS = 8192
 _KNOWN_CHARACTERS = 1024
 MATCHED_CHARACTERS = 16 * 1024  # of a message; bounds the cost of patterns on hostile lines
+
+
+_Named = TypeVar("_Named", "Match", "Signature")
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,13 @@ class Signature:
     def part_regexes(self) -> list[tuple[str, re.Pattern[str], str]]:
         return [(name, re.compile(pattern), how) for name, (pattern, how) in self.parts.items()]
 
-    def match(self, text: str) -> Match | None:
+    def match(self, text: str, *, bare: bool = False) -> Match | None:
+        """What the entry says of a text. `bare`: without fields and cases, for a row that is only counted."""
         found = self.regex.search(text)
         if found is None:
             return None
+        if bare:
+            return Match(self.name, self.source, self.level, self.cls, self.role, {})
         fields = dict(self.constants)
         for name, captured in found.groupdict().items():
             if captured is not None and (value := typed(name, captured)) is not None:
@@ -153,16 +159,25 @@ class Catalogue:
     def _scan(self) -> re.Pattern[str]:
         return re.compile(f"(?=({trie(self._to_try)}))")
 
-    def match(self, text: str) -> list[Match]:
-        """Every entry that the text matches, without those that a matching entry refines; in catalogue order."""
-        text = text[:MATCHED_CHARACTERS]
-        matches = {s.name: match for s in self._hinted(text) if (match := s.match(text)) is not None}
-        if len(matches) < 2:
-            return list(matches.values())
-        refined = {other for name in matches for other in self.signatures[name].refines}
-        return [match for name, match in matches.items() if name not in refined]
+    def match(self, text: str, counted: Set[str] = frozenset()) -> list[Match]:
+        """Every entry that the text matches, without those that a matching entry refines; in catalogue order.
 
-    def _hinted(self, text: str) -> list[Signature]:
+        `counted`: names of entries whose matches are only counted.
+        """
+        text = text[:MATCHED_CHARACTERS]
+        tried = ((s.name, s.match(text, bare=s.name in counted)) for s in self.hinted(text))
+        matches = {name: match for name, match in tried if match is not None}
+        return self.unrefined(list(matches.values()))
+
+    def unrefined(self, matches: list[_Named]) -> list[_Named]:
+        """Matches or entries without those that another one refines."""
+        if len(matches) < 2:
+            return matches
+        refined = {other for match in matches for other in self.signatures[match.name].refines}
+        return [match for match in matches if match.name not in refined]
+
+    def hinted(self, text: str) -> list[Signature]:
+        """The entries of which a hint is in the text, but for its digits."""
         key = text.translate(_NO_DIGITS)
         known = self._known.get(key)
         if known is None:

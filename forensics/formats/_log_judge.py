@@ -18,6 +18,7 @@ _HANDLED = re.compile(
     r"(?i)\b(?:re-?try(?:ing)?|will retry|try(?:ing)? again|skip(?:s|ped|ping)?|fall(?:s|ing)? ?-?back|falling back"
     r"|recover(?:ed|ing)|ignor(?:ed|ing)|continuing)\b"
 )
+_HANDLED_WORDS = ("try", "skip", "fall", "recover", "ignor", "continuing")  # what _HANDLED says, in short
 _NOT_HANDLED = re.compile(
     r"(?i)exceed|max(?:imum)?[ _]retr|no more retr|giv(?:e|en|ing) up"
     r"|after \d+ (?:attempts|retries|tries)|retry count|Skipping step|Exception ignored"
@@ -26,13 +27,14 @@ _ERROR_TEXT = re.compile(
     r"\bERROR\b(?!_)|\bFATAL\b|\bCRITICAL\b|(?<![\w.])[A-Za-z]*Error: |(?<![\w-])[Ff]atal error|(?<![\w-])[Ee]rror: "
     r"|^Killed\b|Segmentation fault|core dumped|^Aborted\b|^Bus error"
 )
-_ERROR_WORD = re.compile(r"ERROR|FATAL|CRITICAL|rror|Killed|fault|dumped|Abort")
+_ERROR_WORDS = ("rror", "ERROR", "FATAL", "CRITICAL", "Killed", "fault", "dumped", "Abort")
 _NOT_ERROR = re.compile(
     r"\b(?:0|no|without) errors?\b|ERROR=0|error: 0\b"
     r"|(?:mean|abs|max|l2|squared|train|val|test)\w*[ _][Ee]rror: [-\d.]",
     re.IGNORECASE,
 )
 _SOURCE_CODE = re.compile(r"\s*(?:raise |except |#|//|return |assert |print\(|logger?\.|log\.|self\.|if |\w+ = )")
+UNNAMED_ERROR = "line.error"  # the class of an error-like line that no entry names
 _LEVELS = {"error", "fatal"}
 _FAILURES = {"primary", "symptom", "secondary"}
 _WRITERS = {
@@ -68,14 +70,14 @@ def judge(block: Block, text: str, matches: list[Match], expected: bool) -> list
     if block.exception is not None and all(_names_nothing(m) for m in matches):
         said.insert(0, Said("python", block.level or "error", None, *_unnamed(block), dict(facts)))
     elif block.exception is None and not matches:
-        cls = "exception.unknown" if block.kind == "exception" else "line.error"
+        cls = "exception.unknown" if block.kind == "exception" else UNNAMED_ERROR
         if block.kind == "exception":
             facts["truncated"] = True
         said.append(Said(_source(block), block.level or "error", None, cls, "evidence", facts))
     for row in said:
         if context is not None:
             row.role = "noise"
-        elif handled and (row.role in _FAILURES or row.cls == "line.error"):
+        elif handled and (row.role in _FAILURES or row.cls == UNNAMED_ERROR):
             row.role, row.fields["handled"] = "evidence", True
     return said
 
@@ -102,8 +104,15 @@ def is_handled(block: Block, text: str) -> bool:
     """Whether the program says, in the message's own line or those around it, that it goes on."""
     if block.writer == "kernel":
         return False
-    near = [block.lead, block.follow] if block.kind == "exception" else [text[:2000], block.follow]
-    return any(_HANDLED.search(line[:500]) and not _NOT_HANDLED.search(line[:500]) for line in near if line.strip())
+    near = [block.lead, block.follow] if block.kind == "exception" else [text, block.follow]
+    return any(_goes_on(line[:500]) for line in near)
+
+
+def _goes_on(line: str) -> bool:
+    lowered = line.lower()
+    if not any(word in lowered for word in _HANDLED_WORDS):  # the pattern alone would cost ten times as much
+        return False
+    return _HANDLED.search(line) is not None and not _NOT_HANDLED.search(line)
 
 
 def judge_entry(entry: Entry, catalogue: Catalogue, block: Block) -> list[Said]:
@@ -134,18 +143,25 @@ def table_time(text: str) -> Stamp | None:
     return parse(text, Labels()).stamp
 
 
+def may_be_error(level: str | None, text: str) -> bool:
+    """Whether a line has the level or a word of an error."""
+    beginning = text[:2000]
+    return level in _LEVELS or any(word in beginning for word in _ERROR_WORDS)
+
+
 def looks_like_error(line: Line) -> bool:
     """An error-like line that no entry names."""
     text = line.text
+    beginning = text[:2000]
     if (
-        not (line.level in _LEVELS or _ERROR_WORD.search(text[:2000]))
-        or _NOT_ERROR.search(text[:2000])
+        not may_be_error(line.level, text)
+        or ("rror" in beginning.lower() and _NOT_ERROR.search(beginning))
         or _SOURCE_CODE.match(text)
     ):
         return False
     if line.level in _LEVELS and line.prefixed:
         return True
-    return _ERROR_TEXT.search(text[:2000]) is not None
+    return _ERROR_TEXT.search(beginning) is not None
 
 
 def line_facts(line: Line, clock: Clock) -> dict[str, int | str]:

@@ -21,6 +21,7 @@ PIECE_BYTES = 64 * 1024  # longer pieces of a line are cut into several
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,512}(?:\x07|\x1b\\)|[@-Z\\-_])")
 DIGITS = b"0123456789"
+_PLAIN_DIGITS = bytes.maketrans(DIGITS, b"0" * 10)
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 _NOT_ENDS = bytes(set(range(256)) - set(b"\r\n"))
 _RETURN = re.compile(rb"\r(?!\n)")
@@ -43,6 +44,7 @@ class Block:
     """
 
     def __init__(self, data: bytes, first_number: int, first_byte: int | None) -> None:
+        self._data = data
         self._first_number = first_number
         self._first_byte = first_byte
         # Of each piece, where lines are not pieces already: its part between line ends, and lines before that part.
@@ -87,6 +89,10 @@ class Block:
         byte_at = None if self._first_byte is None else self._first_byte + self._offsets[part] + part
         return Piece(self.number(index), byte_at, text)
 
+    def words_of(self, index: int) -> bytes:
+        """The piece's text without digits."""
+        return self.words[self._codes[index]]
+
     def raw(self, index: int) -> bytes:
         """The piece's bytes, cleaned."""
         offsets, data = self._content
@@ -113,12 +119,33 @@ class Block:
             lines = before.take(self._kept.take(indices))
         return pc.add(lines.cast(pa.int64()), self._first_number)
 
+    def with_plain_digits(self, indices: pa.Array) -> pa.Array:
+        """Pieces with 0 for each digit."""
+        joined = pc.binary_join(
+            pa.ListArray.from_arrays(pa.array([0, len(indices)], pa.int32()), self.pieces.take(indices)), b"\n"
+        )
+        return _split(joined[0].as_py().translate(_PLAIN_DIGITS), ended=False)
+
+    def rest(self, index: int) -> Block | None:
+        """The block from a piece on; None where that cannot be told."""
+        if self._places is not None:
+            return None
+        part = index if self._parts is None else self._parts[index]
+        start = self._offsets[part] + part
+        return Block(
+            self._data[start:], self.number(index), None if self._first_byte is None else self._first_byte + start
+        )
+
     def starts(self, pattern: re.Pattern[bytes]) -> list[str]:
         """What a pattern of a bracket and at most 16 bytes finds at the beginning of pieces, each text once."""
         bracketed = self.pieces.filter(pc.starts_with(self.pieces, b"["))
         beginnings = pc.binary_slice(bracketed, 0, _WRITER_BYTES).unique().to_pylist()
         found = {m[0] for text in beginnings if (m := pattern.match(text))}
         return sorted(text.decode("utf-8", "replace") for text in found)
+
+    @cached_property
+    def _codes(self) -> memoryview:
+        return memoryview(self.codes.buffers()[1]).cast("i")[self.codes.offset :]
 
     @cached_property
     def _content(self) -> tuple[memoryview, memoryview]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_PAIRS = 64
@@ -75,6 +76,8 @@ _NAMES = {
     "number of skipped iterations": "skipped_iterations",
     "number of nan iterations": "nan_iterations",
 }
+_METRIC_WORD = re.compile(r"step|iter|loss|ep(?:och)?\b|throughput|token usage", re.IGNORECASE)
+_METRIC_WORDS = ("step", "iter", "loss", "ep", "throughput", "token usage")  # what it says, in short
 _STEPS = (
     "global_step",
     "step",
@@ -122,7 +125,7 @@ class Shape(NamedTuple):
 
 
 class MetricReader:
-    """Reads the metrics of the lines of one log."""
+    """Reads the metrics of lines. What lines mean follows from their words alone, so all logs may share a reader."""
 
     def __init__(self) -> None:
         # By the words of a line: which of its numbers are part of names; by these: what the line means.
@@ -163,9 +166,25 @@ class MetricReader:
         return known[key], pieces
 
 
+@lru_cache(maxsize=1)
+def metric_reader() -> MetricReader:
+    """The reader of all logs."""
+    return MetricReader()
+
+
+def may_count(text: str) -> bool:
+    """Whether a line may say a step or metrics."""
+    return has_metric_word(text) and _METRIC_WORD.search(text) is not None
+
+
+def has_metric_word(text: str) -> bool:
+    lowered = text.lower()
+    return any(word in lowered for word in _METRIC_WORDS)
+
+
 def parse_metrics(text: str) -> Metrics | None:
     """Step and metrics of a single line."""
-    return MetricReader().read(text)
+    return metric_reader().read(text)
 
 
 def normalised(name: str) -> str:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from forensics.formats._log_columns import ColumnReader, Columns, Writer
 from forensics.formats._log_lines import Block
-from forensics.formats._log_metrics import MetricReader
+from forensics.formats._log_metrics import metric_reader
 from forensics.formats._log_prefix import Labels, Line, parse
 from forensics.formats._log_processes import Processes
 from forensics.formats._log_samples import SampleRows
@@ -34,7 +34,7 @@ class Numbers:
         self._processes = processes
         self._samples = samples
         self._take_record = take_record
-        self._metrics = MetricReader()
+        self._metrics = metric_reader()
         self._reader = ColumnReader(labels, self._metrics, clock)
         self.steps: dict[int, int] = {}
         self._step_at: dict[int, int] = {}  # the piece that told the step, in this block

@@ -43,6 +43,11 @@ class Line:
     prefixed: bool = False  # by a logger: a time, a level or a writer, not only a rank or host
     time_at: int | None = None  # where the hour of the stamp stands in the whole line
 
+    @property
+    def names_a_process(self) -> bool:
+        marks = (self.rank, self.local_rank, self.host, self.pid, self.actor)
+        return any(mark is not None for mark in marks)
+
 
 @dataclass
 class Labels:
@@ -51,6 +56,11 @@ class Labels:
     srun: bool = False
     compose: bool = False  # docker compose: "name  | text"
     hosts: set[str] = field(default_factory=set)
+
+    @property
+    def by_digits(self) -> bool:
+        """Whether digits, not words, decide which lines have a label."""
+        return self.srun or bool(self.hosts)
 
 
 _DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
@@ -65,6 +75,7 @@ _AFTER_TIME = re.compile(
     rf"\[?{_LEVEL}\]?\s*(?::|\||-|(?=\s|\[))|\s([DIWEFC])(?=\s[\w\[])"
 )
 _BRACKETS = re.compile(r"\s?\[(?:[\w./<>-]{1,80}:\d+(?::[\w<>]{1,60})?|tid \d+)\](?: -)?|\s?>>(?= )")
+_BRACKETS_BEGIN = ("[", " [", ">", " >", "\t[", "\t>")
 
 
 def _iso(line: Line, m: re.Match[str]) -> None:
@@ -331,9 +342,9 @@ def _after(raw: str, position: int, line: Line, regex: re.Pattern[str]) -> int:
         line.level = LEVELS[m[1] or m[2]]
         line.prefixed = True
         position = m.end()
-    if m := _BRACKETS.match(raw, position):
+    if raw.startswith(_BRACKETS_BEGIN, position) and (m := _BRACKETS.match(raw, position)):
         position = m.end()
-    if m := _COMPILE_ID.match(raw, position):
+    if raw.startswith("[", position) and (m := _COMPILE_ID.match(raw, position)):
         line.compile_id, position = m[1], m.end()
     return position + (raw[position - 1 : position] != " " and raw.startswith(" ", position))
 

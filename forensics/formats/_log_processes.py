@@ -21,7 +21,7 @@ _SCHEDULER_TABLE = re.compile(
     r"LAST SEEN +TYPE +REASON|^\s*JobID\b.*\bState\b|^JobID\|.*State|^Events:|^ +Last State: ", re.MULTILINE
 )
 _SCHEDULER_WORDS = ("LAST SEEN", "JobID", "Events:", "Last State: ")
-_LOOKED_AT = 8
+_LOOKED_AT = 3
 
 
 @dataclass
@@ -35,7 +35,9 @@ class Survey:
 
 
 def survey(text: str, clock: Clock) -> Survey:
-    lines = [line for line in text.splitlines()[:SURVEY_LINES] if line.strip()]
+    wordings = text.encode("utf-8", "replace").translate(None, b"0123456789").decode().splitlines()
+    worded = [(a, b) for a, b in zip(text.splitlines()[:SURVEY_LINES], wordings, strict=False) if a and not a.isspace()]
+    lines = [line for line, _ in worded]
     found = Survey(_labels(lines))
     found.scheduler_table = any(word in text for word in _SCHEDULER_WORDS) and _SCHEDULER_TABLE.search(text) is not None
     stamps: list[Stamp] = []
@@ -43,17 +45,17 @@ def survey(text: str, clock: Clock) -> Survey:
     writers: set[tuple[str | None, int | None]] = set()
     hosts: set[str] = set()
     # Lines of the same words have the same kind of prefixes: after some of them the others are not looked at.
-    alike: dict[bytes, tuple[int, Line]] = {}
-    for raw in lines:
-        words = raw.encode("utf-8", "replace").translate(None, b"0123456789")
-        n, line = alike.get(words, (0, None))
+    alike: dict[str, tuple[int, Line, bool]] = {}
+    for raw, words in worded:
+        n, line, is_kernel = alike.get(words, (0, None, False))
         differing = line is not None and (line.host is not None or (line.stamp and line.stamp.kind == "yearless"))
         if line is None or n < _LOOKED_AT or differing or found.labels.hosts:
             line = parse(raw[:2000], found.labels)
-        alike[words] = n + 1, line
+            is_kernel = line.writer == "kernel" or _KERNEL_TEXT.match(line.text) is not None
+        alike[words] = n + 1, line, is_kernel
         if line.stamp is not None:
             stamps.append(line.stamp)
-        n_kernel += line.writer == "kernel" or _KERNEL_TEXT.match(line.text) is not None
+        n_kernel += is_kernel
         if line.writer == "nccl":
             writers.add((line.host, line.pid))
         if line.host is not None and line.rank is None:
@@ -66,9 +68,10 @@ def survey(text: str, clock: Clock) -> Survey:
 
 
 def _labels(lines: list[str]) -> Labels:
-    numbers = [m[1] for line in lines if (m := _SRUN.match(line))]
-    names = Counter(m[1] for line in lines if (m := _HOST.match(line)) and _is_host(m[1]))
-    n_compose = sum(COMPOSE.match(line) is not None for line in lines)
+    numbers = [m[1] for line in lines if line[0] in " 0123456789" and (m := _SRUN.match(line))]
+    lower = [line for line in lines if line[0].islower()]
+    names = Counter(m[1] for line in lower if (m := _HOST.match(line)) and _is_host(m[1]))
+    n_compose = sum("|" in line and COMPOSE.match(line) is not None for line in lines)
     return Labels(
         compose=n_compose * 5 > len(lines) * 4 and n_compose > 1,
         srun=len(numbers) * 5 > len(lines) * 4 and len(numbers) > 1,
@@ -123,6 +126,13 @@ class Processes:
             self._learn(number, host=line.host)
             return number
         return 0
+
+    def find(self, line: Line) -> int | None:
+        """The process of a line, if it has been met before; learns nothing."""
+        if line.rank is not None:
+            return self._numbers.get(("rank", line.rank, None))
+        marks = (line.local_rank, line.actor, line.host, line.writer if line.pid is not None else None)
+        return 0 if all(mark is None for mark in marks) else None
 
     def of_rank(self, rank: int, **known: int | str | None) -> int:
         """The process of a rank that a line of another process tells of."""

@@ -16,6 +16,7 @@ BATCH = 8192
 MAX_PENDING = 40_000
 MAX_EVENTS = 200_000
 MAX_SAME = 5_000  # events of one signature of one process
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class EventRows:
         self._row = 0
         self._same: Counter[tuple[int, str]] = Counter()
         self._signatures: set[str | None] = set()
+        self._full: dict[int, set[str]] = {}
+        self.n_full = 0  # signatures of processes of which no more rows are kept
         self.kept: Counter[int] = Counter()
         self.n_dropped = 0
 
@@ -51,10 +54,17 @@ class EventRows:
         self._same[key] += 1
         self._signatures.add(event.signature)
         if self._same[key] > MAX_SAME or self._row + len(self._pending) >= MAX_EVENTS:
+            full = self._full.setdefault(event.proc, set())
+            self.n_full += key[1] not in full
+            full.add(key[1])
             self.n_dropped += 1
             return
         self.kept[event.proc] += 1
         self._pending.append(event)
+
+    def full(self, proc: int) -> frozenset[str] | set[str]:
+        """Signatures of which no more rows of a process are kept."""
+        return self._full.get(proc, _NONE)
 
     def holds(self, proc: int | None, signature: str | None) -> bool:
         """Whether the process (None: any) has a row of a signature already."""

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from forensics.formats._log_catalogue import trie
 from forensics.formats._log_lines import DIGITS, Block
+from forensics.formats._log_quiet import Quiet, Sorted
 
 _FEW = 300  # texts up to which `re` is the faster one
 _KNOWN_WORDS = 50_000
@@ -73,9 +74,9 @@ class Pattern:
 
 
 class Marks(NamedTuple):
-    """Indices of pieces: those that are notable, and among the others those that may be lines of numbers."""
+    """Indices of pieces: those that are notable, and among those not to be taken the ones that may count."""
 
-    notable: list[int]
+    notable: Sorted
     counting: pa.Array
 
 
@@ -85,15 +86,16 @@ class Scan:
         self._counting = counting
         self._known: dict[bytes, int] = {}
 
-    def mark(self, block: Block) -> Marks:
+    def mark(self, block: Block, quiet: Quiet) -> Marks:
         flags = pa.array(self._flags(block.words), pa.uint8()).take(block.codes)
         suspects = pc.indices_nonzero(pc.bit_wise_and(flags, _NOTABLE))
-        notable = self._notable.matching(block, suspects) if len(suspects) else []
+        suspected = self._notable.matching(block, suspects) if len(suspects) else []
+        found = quiet.sort(block, suspected)
         counting = bytearray(pc.bit_wise_and(flags, _COUNTING).buffers()[1])[: len(flags)]
-        for index in notable:
+        for index in found.taken:
             counting[index] = 0
         left = pa.Array.from_buffers(pa.uint8(), len(counting), [None, pa.py_buffer(counting)])
-        return Marks(notable, pc.indices_nonzero(left))
+        return Marks(found, pc.indices_nonzero(left))
 
     def counting(self, block: Block, indices: pa.Array) -> list[int]:
         """Which of the pieces that may be lines of numbers are."""

@@ -11,9 +11,11 @@ from forensics.formats._log_blocks import Block
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_lines import Block as LineBlock
 from forensics.formats._log_lines import Piece, decoded, read_blocks
+from forensics.formats._log_metrics import has_metric_word, may_count
 from forensics.formats._log_numbers import Numbers
 from forensics.formats._log_prefix import Line, parse
 from forensics.formats._log_processes import Processes, survey
+from forensics.formats._log_quiet import Quiet
 from forensics.formats._log_rows import Event, EventRows
 from forensics.formats._log_samples import MAX_SAMPLES, SampleRows
 from forensics.formats._log_scan import Pattern, Scan
@@ -35,12 +37,13 @@ _METRIC = (
     r"(?i:step|\biter|loss|\bep(?:och)?\b)[^\n]{0,40}\d|'(?:loss|eval_\w+|train_\w+)': "
     r"|throughput[^\n]{0,20}: \d|token usage: "
 )
-_METRIC_WORD = re.compile(r"step|iter|loss|ep(?:och)?\b|throughput|token usage", re.IGNORECASE)
 _WRITERS = re.compile(rb"\[(?:rank|default|trainer)\d{1,6}\]:")
 _ECHOED = re.compile(r"\.py:\d+: \w*Warning: ")
 # Messages that say again what was said before: the watchdog's thread as it ends, and the C++ runtime after it.
 _ECHOES = {"cpp-terminate", "nccl-watchdog-exception"}
 _MAX_STACKS = 50_000
+_MANY_LEFT = 4000  # notable lines for which a block is looked at again
+_MAX_WORDS = 20_000
 _SURVEY_BYTES = 256 * 1024
 _PARTIAL_CHARACTERS = 64 * 1024
 
@@ -68,8 +71,11 @@ class Session:
         self._tables: dict[int, Table] = {}
         self._partial: dict[int, str] = {}
         self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples, self._take_at)
+        self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events)
         self._tests = judge.TestRun()
-        self._previous = ""
+        self._plain: set[bytes] = set()
+        self._last_text = ""  # of the block before
+        self._is_notable = True
         self._echo_line = 0
         self._n_lines = 0
         self._sources: set[str] = set()
@@ -78,7 +84,9 @@ class Session:
     def run(self) -> None:
         with self._source.open() as stream:
             for block in read_blocks(stream):
-                self._read(block)
+                rest: LineBlock | None = block
+                while rest is not None:
+                    rest = self._read(rest)
         self._tracebacks.end_all()
         for proc in list(self._tables):
             self._end_table(proc)
@@ -88,48 +96,62 @@ class Session:
         if self._n_stacks or self._threads.any:
             self._sink.emit("stack", self._stacks.table())
         self._describe()
+        del self._numbers, self._tracebacks  # they refer back: blocks would stay until the garbage collector comes
 
     @property
     def _busy(self) -> bool:
         return self._tracebacks.is_open or bool(self._tables) or bool(self._partial)
 
-    def _read(self, block: LineBlock) -> None:
+    def _read(self, block: LineBlock) -> LineBlock | None:
+        """Reads a block; gives back what is left when many of its messages turn out not to be kept any more."""
         self._lines = block
         index, n = 0, len(block)
-        marks = scan().mark(block)
+        marks = scan().mark(block, self._quiet)
+        self._flood = marks.notable.flood
         self._numbers.begin(block, scan(), marks.counting)
-        notable = [*marks.notable, n]
-        at = 0
+        notable = [*marks.notable.taken, n]
+        at, n_full, rest = 0, self._events.n_full, None
         while index < n:
+            while notable[at] < index:
+                at += 1
+            if self._events.n_full > n_full and len(notable) - at > _MANY_LEFT and (rest := block.rest(index)):
+                break
             if not self._busy:
-                while notable[at] < index:
-                    at += 1
                 self._numbers.read(index, notable[at])
                 index = notable[at]
                 if index >= n:
                     break
-                self._previous = block[index - 1].text if index else ""
-            self._previous = self._take_at(index).text
+            self._is_notable = notable[at] == index and index not in marks.notable.quiet
+            if self._is_notable or not self._skips(index):
+                self._take_at(index)
             index += 1
-        if n:
-            self._n_lines = block.number(n - 1)
+        if index:
+            self._n_lines, self._last_text = block.number(index - 1), block[index - 1].text[:1000]
         for prefix in block.starts(_WRITERS):
             self._processes.number(parse(prefix, self._survey.labels))
+        self._events.n_dropped += sum(count for piece, count in self._flood.items() if piece < index)
         self._numbers.end()
         self._events.settle(self._tracebacks.first_open_line(), held=self._tests.holding)
+        return rest
 
-    def _take_at(self, index: int) -> Piece:
+    def _skips(self, index: int) -> bool:
+        """Whether a piece that is not notable has words of which it is known that they say nothing of a process."""
+        if self._lines.words_of(index) not in self._plain or self._tests.holding or 0 in self._tables:
+            return False
+        return 0 not in self._partial and self._tracebacks.leaves_alone(0, self._lines.number(index))
+
+    def _take_at(self, index: int) -> None:
         """Takes a piece of the block."""
         piece = self._lines[index]
         self._at = index
         if piece.text.startswith('{"'):
+            self._is_notable = True
             for text, stamp in judge.unwrap_json(piece.text):
                 line = parse(text, self._survey.labels)
                 line.stamp = stamp or line.stamp
                 self._take_line(line, piece)
         else:
             self._take_line(parse(piece.text, self._survey.labels), piece)
-        return piece
 
     def _take_line(self, line: Line, piece: Piece) -> None:
         proc = self._processes.number(line)
@@ -138,8 +160,12 @@ class Session:
             if line.partial:
                 self._partial[proc] = line.text
                 return
+            self._is_notable = True
+        if not self._is_notable and proc not in self._tables and self._is_nothing(proc, line, piece):
+            return
         if proc in self._tables:
             if self._tables[proc].feed(line.text, piece.number, piece.byte):
+                self._flood.pop(self._at, None)
                 return
             self._end_table(proc)
 
@@ -153,8 +179,28 @@ class Session:
             return self._block(proc, kind, line, piece)
 
         if self._tracebacks.feed(proc, line, piece, make):
-            return
-        self._take_ordinary(proc, line, piece)
+            self._flood.pop(self._at, None)
+        elif self._at not in self._flood and (self._is_notable or self._tests.holding):
+            self._take_ordinary(proc, line, piece)
+        elif may_count(line.text):
+            self._numbers.take(self._at, proc, line, piece.number)
+
+    def _is_nothing(self, proc: int, line: Line, piece: Piece) -> bool:
+        """Whether a line that is not notable has no part in what is open; its numbers are read."""
+        if self._tests.holding or "xception" in line.text or not self._tracebacks.leaves_alone(proc, piece.number):
+            return False
+        if may_count(line.text):
+            self._numbers.take(self._at, proc, line, piece.number)
+        elif not line.names_a_process and not self._survey.labels.by_digits and not has_metric_word(line.text):
+            if len(self._plain) >= _MAX_WORDS:
+                self._plain.clear()
+            self._plain.add(self._lines.words_of(self._at))
+        return True
+
+    @property
+    def _previous(self) -> str:
+        """The text of the line before the one at hand."""
+        return self._lines[self._at - 1].text if self._at else self._last_text
 
     def _block(self, proc: int, kind: str, line: Line, piece: Piece) -> Block:
         return Block(
@@ -176,14 +222,14 @@ class Session:
         text = line.text
         if piece.number == self._echo_line and text[:1].isspace():
             return  # the source line that warnings.warn shows
-        if _ECHOED.search(text):
+        if "Warning: " in text and _ECHOED.search(text):
             self._echo_line = piece.number + 1
         verdict = self._tests.note(text, piece.number)
         if verdict is not None:
             self._events.mark_noise(verdict, "test-output")
-        if _METRIC_WORD.search(text):
+        if may_count(text):
             self._numbers.take(self._at, proc, line, piece.number)
-        matches = self._catalogue.match(text)
+        matches = self._catalogue.match(text, self._events.full(proc))
         if not matches and self._open_dump(proc, line, piece):
             return
         if not matches and not judge.looks_like_error(line):
@@ -226,7 +272,11 @@ class Session:
             stack_id = self._stacks.add(frames)
             self._n_stacks += 1
         text = f"{block.exception}: {block.message}" if block.exception else block.message
+        full = self._events.full(block.proc)
         matches = block.matches if block.matches is not None and len(block.lines) == 1 else self._catalogue.match(text)
+        if full and block.exception is None and matches and all(match.name in full for match in matches):
+            self._events.n_dropped += len([m for m in matches if m.role != "noise"] or matches)
+            return
         echoes = any(match.name in _ECHOES for match in matches)
         for said in judge.judge(block, text, matches, self._tests.expected(block.line)):
             if echoes and said.signature not in _ECHOES and self._events.holds(None, said.signature):

@@ -61,7 +61,7 @@ class Entry:
 
 
 def starts_table(text: str) -> bool:
-    return _START.match(text) is not None
+    return text.rstrip().endswith(":") and _START.match(text) is not None
 
 
 class Table:

@@ -72,6 +72,13 @@ class Tracebacks:
         blocks.append(block)
         self._recent = (block.proc, block.first_line)
 
+    def leaves_alone(self, proc: int, number: int) -> bool:
+        """Whether a line that begins nothing is nothing to any open block."""
+        if number >= self._next_check:
+            self._end_quiet(number)
+        near = proc == 0 and self._recent is not None and number - self._recent[1] <= 1
+        return not near and proc not in self._open and proc not in self._groups
+
     def feed(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> bool:
         """Takes a line when it belongs to an open block or opens one. `make(kind)` gives a new block at this line."""
         if piece.number >= self._next_check:

@@ -14,7 +14,7 @@ from forensics.formats._log_metrics import parse_metrics
 from forensics.formats._log_prefix import Labels, parse
 from forensics.formats._log_session import Session
 
-VERSION = 3
+VERSION = 4
 TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
 PROVIDES = ("log_event", "log_event.kernel", "log_event.scheduler", "sample", "thread_state")
 
@@ -34,6 +34,7 @@ _TRACEBACK = re.compile(
     r'Traceback \(most recent call last\)|^\s*File "[^"]+", line \d+, in |^Fatal Python error', re.MULTILINE
 )
 _STAMPED = re.compile(r"\W{0,3}\d{2,4}[-/:]\d\d|\W{0,3}(?:INFO|WARN|ERROR|DEBUG)|\[rank\d")
+_TRACED = ("Traceback (", 'File "', "Fatal Python error")
 _STRUCTURED_TRACE = re.compile(r"^[VIWEC]\d{4} [\d:.]+ \d+ [^\]]+\] \{\"")
 
 
@@ -50,10 +51,13 @@ def recognise(head: Head) -> int:
 
 
 def _confidence(text: str, lines: list[str]) -> int:
-    parsed = [parse(line[:4000], Labels()) for line in lines]
-    n_prefixed = sum(line.prefixed or line.level is not None or line.rank is not None for line in parsed)
-    if _TRACEBACK.search(text) or n_prefixed * 3 > len(lines):
+    # Lines of the same words begin with prefixes of the same kind.
+    words = [line[:4000].encode("utf-8", "replace").translate(None, b"0123456789") for line in lines]
+    alike = {key: _has_prefix(line) for key, line in dict(zip(words, lines, strict=True)).items()}
+    n_prefixed = sum(alike[key] for key in words)
+    if (any(word in text for word in _TRACED) and _TRACEBACK.search(text)) or n_prefixed * 3 > len(lines):
         return _LOG
+    parsed = [parse(line[:4000], Labels()) for line in lines]
     n_metrics = sum(parse_metrics(line.text) is not None for line in parsed[:100])
     if n_metrics * 2 > min(len(parsed), 100):
         return _METRICS
@@ -62,6 +66,11 @@ def _confidence(text: str, lines: list[str]) -> int:
     if any(match.role != "noise" for line in parsed for match in catalogue().match(line.text)):
         return _LOG
     return _METRICS if n_metrics * 4 > min(len(parsed), 100) else _ANY_TEXT
+
+
+def _has_prefix(text: str) -> bool:
+    line = parse(text[:4000], Labels())
+    return line.prefixed or line.level is not None or line.rank is not None
 
 
 def _text_of(head: Head) -> str | None:

@@ -1,0 +1,164 @@
+"""Tells notable lines that say nothing, or only what has been said thousands of times, without taking them.
+
+What a line hints at follows from its words, but whether it says so also from its digits: for the words of a line it
+is worked out once which entries of the catalogue come into question, and each line is searched for these alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from forensics.formats import _log_judge as judge
+from forensics.formats._log_blocks import CAUSE, DURING, FRAME, HEADER, bare_exception_line
+from forensics.formats._log_catalogue import MATCHED_CHARACTERS, Catalogue, Signature
+from forensics.formats._log_lines import Block
+from forensics.formats._log_metrics import may_count
+from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_processes import Processes
+from forensics.formats._log_rows import EventRows
+from forensics.formats._log_tables import starts_table
+
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+_MAX_WORDS = 20_000
+_MANY = 48  # lines of the same words
+_WITHOUT_VALUES = re.compile(r"\{\d+(?:,\d*)?\}|\\d|0-9|\(\?P<\w+>")
+# Entries with consequences beyond their row.
+_TAKEN = {"fatal-python-error", "faulthandler-timeout", "anomaly-forward", "anomaly-induced", "nccl-init"}
+# What the following of tracebacks, dumps and tests looks for.
+_FOLLOWED = re.compile(
+    r"xception|Logging error|most recent call|Process [\w-]+:|Warning: |::|={3}|\.\.\."
+    r"|(?:ok|PASSED|XFAIL|FAIL|ERROR|FAILED)\s*(?:\[ *\d+%\])?\s*$|\bskipped\b"
+)
+
+
+class Hints(NamedTuple):
+    """What lines of some words may say. `prefix` matches what stands before their text, `line` is one of them."""
+
+    entries: tuple[Signature, ...]
+    prefix: re.Pattern[str]
+    line: Line
+    named: bool  # they may name their process
+    skippable: bool  # lines that say nothing need not even be counted to their process
+    blind: bool  # what they say does not depend on the values of digits
+
+
+class Sorted(NamedTuple):
+    """Pieces that have to be taken; those among them that only tell of a process that writes; those that say only what
+    is not kept any more, with the number of rows that they would give."""
+
+    taken: list[int]
+    quiet: set[int]
+    flood: dict[int, int]
+
+
+class Quiet:
+    def __init__(self, catalogue: Catalogue, labels: Labels, processes: Processes, events: EventRows) -> None:
+        self._catalogue = catalogue
+        self._labels = labels
+        self._processes = processes
+        self._events = events
+        self._hints: dict[bytes, Hints | None] = {}
+        self._said: dict[bytes, int] = {}
+
+    def sort(self, block: Block, notable: list[int]) -> Sorted:
+        found = Sorted([], set(), {})
+        of_words: dict[bytes, list[int]] = {}
+        for index in notable:
+            of_words.setdefault(block.words_of(index), []).append(index)
+        for words, indices in of_words.items():
+            hints = self._hints_of(block, indices[0], words)
+            if hints is None or self._said.get(words) == self._events.n_full:
+                found.taken.extend(indices)
+                continue
+            if not hints.named:
+                self._processes.number(hints.line)
+            for index, names in self._names(block, indices, hints):
+                if names is None or (names and not self._is_full(block, index, hints, names)):
+                    found.taken.append(index)
+                    self._said[words] = self._events.n_full  # most likely the next ones say it, too
+                elif names:
+                    found.flood[index] = len(names)
+                elif not hints.skippable:
+                    found.taken.append(index)
+                    found.quiet.add(index)
+        found.taken.sort()
+        return found
+
+    def _names(self, block: Block, indices: list[int], hints: Hints) -> Iterator[tuple[int, tuple[str, ...] | None]]:
+        """What the pieces say: the names of entries. None where that is not known."""
+        if hints.blind and len(indices) >= _MANY:
+            texts = block.with_plain_digits(pa.array(indices, pa.int32())).dictionary_encode()
+            if len(texts.dictionary) * 4 < len(indices):
+                meanings = [self._names_in(text, hints) for text in texts.dictionary.to_pylist()]
+                yield from zip(indices, map(meanings.__getitem__, texts.indices.to_pylist()), strict=True)
+                return
+        for index in indices:
+            yield index, self._names_in(block.raw(index), hints)
+
+    def _names_in(self, raw: bytes, hints: Hints) -> tuple[str, ...] | None:
+        text = raw.decode("utf-8", "replace")
+        before = hints.prefix.match(text)
+        if before is None:
+            return None
+        text = text[before.end() :]
+        said = self._catalogue.unrefined([e for e in hints.entries if e.regex.search(text[:MATCHED_CHARACTERS])])
+        if said:
+            return tuple(e.name for e in said if e.role != "noise") or tuple(e.name for e in said)
+        if judge.may_be_error(hints.line.level, text) and judge.looks_like_error(replace(hints.line, text=text)):
+            return (judge.UNNAMED_ERROR,)
+        return ()
+
+    def _is_full(self, block: Block, index: int, hints: Hints, names: tuple[str, ...]) -> bool:
+        """Whether rows of those names are not kept any more."""
+        if not self._events.n_full:
+            return False
+        line = parse(block[index].text, self._labels) if hints.named else hints.line
+        proc = self._processes.find(line)
+        return proc is not None and self._events.full(proc).issuperset(names)
+
+    def _hints_of(self, block: Block, index: int, words: bytes) -> Hints | None:
+        if words not in self._hints:
+            if len(self._hints) >= _MAX_WORDS:
+                self._hints.clear()
+                self._said.clear()
+            self._hints[words] = self._look_at(block[index].text)
+        return self._hints[words]
+
+    def _look_at(self, raw: str) -> Hints | None:
+        line = parse(raw, self._labels)
+        text = line.text
+        prefix = raw[: len(raw) - len(text)]
+        if raw.startswith('{"') or line.partial or prefix[-1:].isdigit() or not raw.endswith(text):
+            return None
+        if not _is_ordinary(text):
+            return None
+        entries = tuple(self._catalogue.hinted(text))
+        if any(entry.name in _TAKEN for entry in entries):
+            return None
+        n_words = len(prefix.translate(_NO_DIGITS))
+        pattern = re.compile(rf"(?:[0-9]*[^0-9]){{{n_words}}}", re.DOTALL)
+        blind = not judge.may_be_error(line.level, text) and all(_is_blind(entry.pattern) for entry in entries)
+        named = line.names_a_process or self._labels.by_digits
+        return Hints(entries, pattern, line, named, not named or may_count(text), blind)
+
+
+def _is_blind(pattern: str) -> bool:
+    """Whether what a pattern matches does not depend on the values of digits."""
+    return re.search(r"\d", _WITHOUT_VALUES.sub("", pattern)) is None
+
+
+def _is_ordinary(text: str) -> bool:
+    return not (
+        HEADER in text
+        or CAUSE in text
+        or DURING in text
+        or _FOLLOWED.search(text)
+        or FRAME.match(text)
+        or starts_table(text)
+        or bare_exception_line(text.strip())
+    )
