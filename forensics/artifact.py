@@ -45,6 +45,7 @@ class Source:
     name: str
     sha256: str = ""
     threads: int = 2
+    companions: dict[str, Source] = field(default_factory=dict)  # by own name: what `Format.companions` chose
     damage: str | None = field(default=None, init=False)
 
     @property
@@ -263,7 +264,17 @@ class Sink(Protocol):
 
 
 class Format(Protocol):
-    """A module in `forensics/formats/`. Its name is the format's name."""
+    """A module in `forensics/formats/`. Its name is the format's name.
+
+    Where an artifact lies in several files, the module may also define
+
+        def companions(head: Head, names: Sequence[str]) -> Sequence[str]
+
+    `head`: of a file that this format recognised. `names`: the other files in its folder (or its folder of an archive),
+    without folders, sorted. Those that it returns are `source.companions[name]` during `load` and `locate`, each a
+    Source to open like any other; names and contents are part of the cache key. A companion that no format recognises
+    counts as read; one that a format recognises is loaded as an artifact of its own as well.
+    """
 
     __name__: str
     VERSION: int  # raised whenever `load` gives other rows, so that cached rows are not reused

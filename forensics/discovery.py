@@ -12,7 +12,7 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -46,6 +46,7 @@ class Found:
     hints: Hints
     bytes: int
     problems: list[tuple[str, str, str]] = field(default_factory=list)  # code, message, hides
+    part_of: str | None = None  # the artifact that reads this file as one of its companions
 
 
 def discover(path: Path, work: Path, *, outputs: Path | None = None) -> list[Found]:
@@ -59,7 +60,9 @@ def discover(path: Path, work: Path, *, outputs: Path | None = None) -> list[Fou
     found: list[Found] = []
     for file, name in files:
         found += _open_archives(file, name, work, 0)
-    return sorted(found, key=lambda f: f.source.name)
+    found.sort(key=lambda f: f.source.name)
+    _join_companions(found)
+    return found
 
 
 def _files_below(folder: Path, outputs: Path | None) -> Iterator[tuple[Path, str]]:
@@ -193,6 +196,29 @@ def _sureness(module: Format, head: Head) -> int:
         return module.recognise(head)
     except Exception:  # a format that fails on hostile content does not recognise it
         return 0
+
+
+def _join_companions(found: Sequence[Found]) -> None:
+    """Gives formats that read several files the others that they ask for."""
+    folders: dict[str, dict[str, Found]] = {}
+    for item in found:
+        folders.setdefault(_folder(item), {})[item.source.own_name] = item
+    for item in found:
+        choose = getattr(formats()[item.format], "companions", None) if item.format else None
+        if choose is None:
+            continue
+        beside = {name: other for name, other in folders[_folder(item)].items() if other is not item}
+        try:
+            chosen = sorted(set(choose(item.source.head(), sorted(beside))) & beside.keys())
+        except Exception:  # as in _sureness: it then loads without them, and says what it lacks
+            chosen = []
+        for name in chosen:
+            item.source.companions[name] = beside[name].source
+            beside[name].part_of = beside[name].part_of or item.source.name
+
+
+def _folder(item: Found) -> str:
+    return item.source.name.removesuffix(item.source.own_name)
 
 
 def _sha256(file: Path) -> str:

@@ -162,14 +162,13 @@ def remove_leftovers(folder: Path, pattern: str) -> None:
 
 def _load(item: Found, cache: Path) -> Loaded:
     if item.format is None:
-        quality = "failed" if item.problems else "unknown" if item.bytes else "empty"
+        read = "complete" if item.part_of else "unknown"
+        quality = "failed" if item.problems else read if item.bytes else "empty"
         warnings = [{"code": c, "message": m, "hides": h, "byte": None, "line": None} for c, m, h in item.problems]
         empty: dict[str, Any] = {"quality": quality, "clock": "none", "warnings": warnings}
         return Loaded(item, None, {**empty, "procs": {}, "coverage": [], "facts": [], "tables": {}})
     module = formats()[item.format]
-    # The file's own name takes part: formats read host, rank or time from it where the content has none.
-    name = hashlib.blake2b(item.source.own_name.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    entry = cache / f"{item.source.sha256}-{name}-{item.format}-v{module.VERSION}"
+    entry = cache / f"{item.source.sha256}-{_surroundings(item)}-{item.format}-v{module.VERSION}"
     known = _cached(entry)
     if known is not None:
         return Loaded(item, entry, known, reused=True)
@@ -188,6 +187,16 @@ def _load(item: Found, cache: Path) -> Loaded:
         else:
             shutil.rmtree(scratch, ignore_errors=True)
     return Loaded(item, entry, meta)
+
+
+def _surroundings(item: Found) -> str:
+    """What takes part in an artifact's rows beside its content: its own name, and its companions.
+
+    Formats read host, rank or time from the name where the content has none.
+    """
+    companions = [(name, other.sha256) for name, other in sorted(item.source.companions.items())]
+    said = "\0".join([item.source.own_name, *(word for pair in companions for word in pair)])
+    return hashlib.blake2b(said.encode("utf-8", "replace"), digest_size=16 if companions else 4).hexdigest()
 
 
 def _cached(entry: Path) -> dict[str, Any] | None:

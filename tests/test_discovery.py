@@ -6,17 +6,21 @@ import gzip
 import io
 import lzma
 import os
+import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+import forensics.formats
 from forensics import discovery
 from forensics.discovery import discover, hints_from_name
 from forensics.errors import ForensicsError
-from forensics.ingest import _ParquetSink
+from forensics.ingest import _ParquetSink, ingest
 
 
 @pytest.mark.parametrize(
@@ -159,3 +163,69 @@ def test_what_a_loader_says_is_made_storable(tmp_path: Path) -> None:
 def test_damaged_and_empty_files_are_listed_not_raised(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     assert len(discover(tmp_path, tmp_path.parent / "work")) == 1
+
+
+ALBUM = '''
+"""An album whose pages lie beside it."""
+import pyarrow as pa
+VERSION = 1
+TITLE = "album of a test"
+PROVIDES = ("log_event",)
+def recognise(head):
+    return 100 if head.data.startswith(b"ALBUM") else 0
+def companions(head, names):
+    return [name for name in names if name.endswith(".page")] + ["../outside.page", "absent.page"]
+def load(source, sink):
+    pages = [page.open().read().decode() for _, page in sorted(source.companions.items())]
+    n = len(pages)
+    rows = {"row": list(range(n)), "line": [1] * n, "source": ["test"] * n, "role": ["noise"] * n}
+    sink.emit("log_event", pa.table({**rows, "message": pages}))
+'''
+
+
+@pytest.fixture
+def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A job with an album of two pages, and the format that reads it."""
+    (tmp_path / "formats").mkdir()
+    (tmp_path / "formats" / "album.py").write_text(ALBUM)
+    monkeypatch.setattr(forensics.formats, "__path__", [*forensics.formats.__path__, str(tmp_path / "formats")])
+    forensics.formats.formats.cache_clear()
+    job = tmp_path / "job" / "export"
+    job.mkdir(parents=True)
+    (tmp_path / "job" / "outside.page").write_bytes(b"\0outside")
+    for name, text in (("index", b"ALBUM"), ("1.page", b"\0first"), ("2.page", b"\0second")):
+        (job / name).write_bytes(text)
+    yield tmp_path / "job"
+    forensics.formats.formats.cache_clear()
+    sys.modules.pop("forensics.formats.album", None)
+
+
+def pages(job: Path, cache: Path) -> tuple[list[str], bool]:
+    loaded = {item.found.source.name: item for item in ingest(discover(job, cache / "work"), cache)}
+    (index,) = [item for name, item in loaded.items() if name.endswith("index")]
+    parts = index.tables()["log_event"]
+    return [text for part in parts for text in pq.read_table(part).column("message").to_pylist()], index.reused
+
+
+def test_a_format_reads_the_files_beside_it_that_it_asks_for_and_no_others(album: Path, tmp_path: Path) -> None:
+    assert pages(album, tmp_path / "cache") == (["\0first", "\0second"], False)
+    listed = {item.source.name: item for item in discover(album, tmp_path / "work")}
+    assert listed["export/1.page"].part_of == "export/index"
+    assert listed["outside.page"].part_of is None
+    quality = {i.found.source.name: i.meta["quality"] for i in ingest(list(listed.values()), tmp_path / "cache")}
+    assert quality["export/1.page"] == "complete" and quality["outside.page"] == "unknown"
+
+
+def test_companions_lie_in_the_same_folder_of_an_archive(album: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "job.tar", "w") as tar:
+        tar.add(album, "job")
+    assert pages(tmp_path / "job.tar", tmp_path / "cache")[0] == ["\0first", "\0second"]
+
+
+def test_a_changed_companion_is_read_anew(album: Path, tmp_path: Path) -> None:
+    pages(album, tmp_path / "cache")
+    assert pages(album, tmp_path / "cache")[1]
+    (album / "export" / "2.page").write_bytes(b"\0other")
+    assert pages(album, tmp_path / "cache") == (["\0first", "\0other"], False)
+    (album / "export" / "2.page").rename(album / "export" / "3.page")
+    assert pages(album, tmp_path / "cache") == (["\0first", "\0other"], False)
