@@ -356,29 +356,47 @@ COMMENT ON COLUMN memory_block.category IS 'parameter | gradient | optimizer | a
 CREATE TABLE process_group (
     id INTEGER NOT NULL,
     artifact_id INTEGER NOT NULL,
+    proc_id INTEGER, rank INTEGER,
     name_id UBIGINT NOT NULL,
+    description VARCHAR,
     backend VARCHAR,
-    ranks INTEGER[]
+    ranks INTEGER[],
+    last_enqueued BIGINT,
+    last_started BIGINT,
+    last_completed BIGINT
 );
 COMMENT ON TABLE process_group IS 'Process groups as one artifact knows them';
 COMMENT ON COLUMN process_group.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN process_group.proc_id IS 'proc.id of the member that tells; NULL when no process is known';
+COMMENT ON COLUMN process_group.rank IS 'Global rank of that member; NULL unknown';
 COMMENT ON COLUMN process_group.name_id IS 'string.id of the group name';
+COMMENT ON COLUMN process_group.description IS 'What the group is for, such as default_pg or mesh_tp; several groups may share it';
 COMMENT ON COLUMN process_group.backend IS 'nccl | gloo | mpi | ucc | …; NULL unknown';
 COMMENT ON COLUMN process_group.id IS 'Number of the group within its artifact';
 COMMENT ON COLUMN process_group.ranks IS 'Global ranks of its members; NULL unknown';
+COMMENT ON COLUMN process_group.last_enqueued IS 'Sequence number of the last operation this member called, point-to-point ones counted by their own numbers; NULL never or unknown';
+COMMENT ON COLUMN process_group.last_started IS 'The same for the last operation seen to start; NULL never or not recorded';
+COMMENT ON COLUMN process_group.last_completed IS 'The same for the last operation seen to complete; NULL never or unknown';
 
 CREATE TABLE collective (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
     group_id INTEGER,
     sequence BIGINT,
     p2p_sequence BIGINT,
+    is_p2p BOOLEAN,
+    peer_rank INTEGER,
     operation VARCHAR NOT NULL,
     dtype VARCHAR,
     in_bytes BIGINT,
     out_bytes BIGINT,
+    shapes_id UBIGINT,
     state VARCHAR,
+    retired BOOLEAN,
     started_ns BIGINT,
     completed_ns BIGINT,
+    dur_ns BIGINT,
+    timeout_ns BIGINT,
+    thread VARCHAR,
     stack_id UBIGINT
 );
 COMMENT ON TABLE collective IS 'Collective and point-to-point operations as one rank saw them';
@@ -387,18 +405,25 @@ COMMENT ON COLUMN collective.row IS 'Ordinal of the record in its artifact, from
 COMMENT ON COLUMN collective.proc_id IS 'proc.id; NULL when no process is known';
 COMMENT ON COLUMN collective.rank IS 'Global rank of that process; NULL unknown';
 COMMENT ON COLUMN collective.step IS 'Step number as the job counts it; NULL unknown';
-COMMENT ON COLUMN collective.sequence IS 'Sequence number of collectives in the group';
-COMMENT ON COLUMN collective.p2p_sequence IS 'Sequence number of point-to-point operations';
+COMMENT ON COLUMN collective.sequence IS 'Sequence number of collectives in the group; a point-to-point operation has that of the last collective';
+COMMENT ON COLUMN collective.p2p_sequence IS 'Sequence number of point-to-point operations of this rank in the group; 0 for collectives';
+COMMENT ON COLUMN collective.is_p2p IS 'Point-to-point; NULL unknown';
+COMMENT ON COLUMN collective.peer_rank IS 'Global rank that a point-to-point operation sends to or receives from; NULL for collectives or unknown';
 COMMENT ON COLUMN collective.operation IS 'all_reduce | all_gather | broadcast | send | …';
 COMMENT ON COLUMN collective.dtype IS 'Element type of the inputs';
 COMMENT ON COLUMN collective.in_bytes IS 'Bytes of the inputs';
 COMMENT ON COLUMN collective.out_bytes IS 'Bytes of the outputs';
-COMMENT ON COLUMN collective.started_ns IS 'Start on the device, ns since the epoch; NULL not started or unknown';
-COMMENT ON COLUMN collective.completed_ns IS 'Completion, ns since the epoch; NULL not completed or unknown';
+COMMENT ON COLUMN collective.shapes_id IS 'string.id of the shapes as JSON: [shapes of the inputs, shapes of the outputs]';
+COMMENT ON COLUMN collective.started_ns IS 'Start on the device as the watchdog noticed it, ns since the epoch; NULL not started or unknown';
+COMMENT ON COLUMN collective.completed_ns IS 'Completion as the watchdog noticed it, ns since the epoch; NULL not completed or unknown';
+COMMENT ON COLUMN collective.dur_ns IS 'Duration on the device, ns; NULL when timing was off';
+COMMENT ON COLUMN collective.timeout_ns IS 'Time after which the watchdog gives it up, ns; NULL unknown';
+COMMENT ON COLUMN collective.thread IS 'Id and name of the thread that called';
 COMMENT ON COLUMN collective.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
 COMMENT ON COLUMN collective.ts_ns IS 'Time of the call, ns since the epoch';
 COMMENT ON COLUMN collective.group_id IS 'process_group.id of the same artifact';
-COMMENT ON COLUMN collective.state IS 'scheduled | started | completed';
+COMMENT ON COLUMN collective.state IS 'scheduled | started | completed; gloo leaves it at scheduled';
+COMMENT ON COLUMN collective.retired IS 'The watchdog no longer waits for it: it completed, failed or timed out; NULL unknown';
 
 CREATE TABLE thread_state (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,

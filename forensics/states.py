@@ -66,6 +66,16 @@ CAPABILITIES: dict[str, Capability] = {
     "collective": Capability(
         "collectives with sequence numbers and states", "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
     ),
+    "collective.stack": Capability(
+        "stacks of the calls of collectives", "dump the flight recorder as pickle with stacks (the default)"
+    ),
+    "collective.complete": Capability(
+        "the finished collectives too, from the first on",
+        "TORCH_FR_BUFFER_SIZE=20000 and torch._C._distributed_c10d._dump_fr_trace(onlyActive=False)",
+    ),
+    "process_group": Capability(
+        "members and progress of process groups", "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
+    ),
     "thread_state": Capability("what each thread was doing at one moment", "py-spy dump --pid PID for every rank"),
     "node": Capability("autograd graph of the failing step", "a recorder of forward and backward operators"),
     "tensor": Capability("statistics of tensors", "a recorder of tensor statistics, or the checkpoint itself"),

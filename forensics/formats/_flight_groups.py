@@ -1,0 +1,167 @@
+"""Process groups of a flight recorder dump: members from `pg_config`, progress from `pg_status`, joined.
+
+`pg_config` is keyed by the group's name, which all ranks share; `pg_status` by a number that each process counts for
+itself. Entries carry both. Where they leave groups open, order joins them: both numbers grow as groups are made.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from forensics.formats._columns import Columns, clean_text
+from forensics.formats._flight_entries import p2p_ranks, split_name
+from forensics.formats._lenient_json import as_int
+
+MAX_GROUPS = 10_000
+MAX_RANKS = 1 << 20
+_MAX_ALL_RANKS = 1 << 22  # of all groups together
+_RANK_LIST = re.compile(r"\s*\[[\d,\s]{0,8000000}\]\s*")
+_PROGRESS = ("last_enqueued", "last_started", "last_completed")
+
+
+@dataclass
+class Group:
+    id: int
+    name: str
+    description: str | None = None
+    backend: str | None = None
+    ranks: list[int] | None = None
+    progress: dict[str, int | None] = field(default_factory=dict)
+
+
+class Groups:
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        self.by_name: dict[str, Group] = {}
+        self.pg_ids: dict[int, str] = {}  # process-local number → name
+        self._ranks_left = _MAX_ALL_RANKS
+        self.n_unjoined = 0
+        self.n_dropped = 0
+
+    def read(self, config: Any, entries: list[dict[str, Any]], status: Any) -> None:
+        for name, details in _configured(config):
+            group = self._at(name)
+            if group is not None:
+                group.description = self._text("pg_config.desc", details.get("desc")) or group.description
+                group.ranks = self._ranks(details.get("ranks")) or group.ranks
+        for entry in entries:
+            self._read_entry(entry)
+        if type(status) is dict:
+            self._join(status)
+
+    def of(self, entry: dict[str, Any]) -> Group | None:
+        """The group of an entry."""
+        return self.by_name.get(_entry_group(entry)[0] or "")
+
+    def candidates(self, entries: list[dict[str, Any]]) -> set[int] | None:
+        """Global ranks that the dumping process can have: it is a member of all its groups, and its sends say which."""
+        found: set[int] | None = None
+        for group in self.by_name.values():
+            if group.ranks:
+                found = set(group.ranks) if found is None else found & set(group.ranks)
+        for entry in entries:
+            pair, group_of = p2p_ranks(entry), self.of(entry)
+            if found and pair and group_of and group_of.ranks and pair[0] < len(group_of.ranks):
+                found = found & {group_of.ranks[pair[0]]}
+        return found
+
+    def table(self) -> pa.Table:
+        groups = list(self.by_name.values())
+        columns: dict[str, Any] = {"id": pa.array([g.id for g in groups], pa.int32())}
+        for name in ("name", "description", "backend"):
+            columns[name] = pa.array([getattr(g, name) for g in groups], pa.string())
+        columns["ranks"] = pa.array([g.ranks for g in groups], pa.list_(pa.int32()))
+        for name in _PROGRESS:
+            columns[name] = pa.array([g.progress.get(name) for g in groups], pa.int64())
+        return pa.table(columns)
+
+    def _at(self, name: str) -> Group | None:
+        if name not in self.by_name:
+            if len(self.by_name) >= MAX_GROUPS:
+                self.n_dropped += 1
+                return None
+            self.by_name[name] = Group(len(self.by_name), name)
+        return self.by_name[name]
+
+    def _read_entry(self, entry: dict[str, Any]) -> None:
+        name, description = _entry_group(entry)
+        group = self._at(name) if name is not None else None
+        if group is None or name is None:
+            return
+        group.description = group.description or description
+        group.backend = group.backend or split_name(entry)[0]
+        number = as_int(entry.get("pg_id"), 0)
+        if number is not None and len(self.pg_ids) < MAX_GROUPS:
+            self.pg_ids.setdefault(number, name)
+
+    def _join(self, status: dict[Any, Any]) -> None:
+        numbers = {as_int(key, 0): value for key, value in list(status.items())[:MAX_GROUPS]}
+        numbers.pop(None, None)
+        by_order = self._by_order({n for n in numbers if n is not None})
+        for number, value in numbers.items():
+            name = self.pg_ids.get(number) if number is not None else None
+            name = name or by_order.get(number)
+            if name is None or type(value) is not dict:
+                self.n_unjoined += 1
+                continue
+            group = self._at(name)
+            if group is not None:
+                for key in _PROGRESS:
+                    found = as_int(value.get(f"{key}_collective"), -1)
+                    group.progress[key] = None if found is None or found < 0 else found
+
+    def _by_order(self, numbers: set[int]) -> dict[int | None, str]:
+        """Number → name by order, unless names are no numbers, counts differ or the entries say otherwise."""
+        names = [name for name in self.by_name if name.isascii() and name.isdigit() and len(name) < 10]
+        if len(names) != len(self.by_name) or len(names) != len(numbers):
+            return {}
+        paired: dict[int | None, str] = dict(zip(sorted(numbers), sorted(names, key=int), strict=True))
+        agrees = all(paired.get(number) == name for number, name in self.pg_ids.items() if number in paired)
+        return paired if agrees else {}
+
+    def _text(self, what: str, value: Any) -> str | None:
+        text = self.columns.text(what, value)
+        return text[:200] if text else None
+
+    def _ranks(self, value: Any) -> list[int] | None:
+        if isinstance(value, str) and _RANK_LIST.fullmatch(value):
+            try:
+                value = orjson.loads(re.sub(r",\s*\]", "]", value))
+            except orjson.JSONDecodeError:
+                value = ""
+        if type(value) not in (list, tuple) or len(value) > min(MAX_RANKS, self._ranks_left):
+            self.columns.bad["pg_config.ranks"] += value is not None
+            return None
+        if any(type(rank) is not int or not 0 <= rank < 1 << 31 for rank in value):
+            self.columns.bad["pg_config.ranks"] += 1
+            return None
+        self._ranks_left -= len(value)
+        return list(value)
+
+
+def _entry_group(entry: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Name and description; releases before 2.4 give the process-local number only."""
+    pair = entry.get("process_group")
+    if isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair):
+        return clean_text(pair[0], 200), clean_text(pair[1], 200) or None
+    number = as_int(entry.get("pg_id"), 0)
+    return (str(number), None) if number is not None else (None, None)
+
+
+def _configured(config: Any) -> list[tuple[str, dict[str, Any]]]:
+    """(name, details) of each configured group; merged dumps nest them once more, by rank."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    for key, value in list(config.items())[:MAX_GROUPS] if type(config) is dict else ():
+        if type(value) is not dict or len(found) >= MAX_GROUPS:
+            continue
+        if value and all(type(inner) is dict for inner in list(value.values())[:10]):
+            found += [(clean_text(str(k), 200), v) for k, v in list(value.items())[:MAX_GROUPS] if type(v) is dict]
+        else:
+            name = value.get("name")
+            found.append((clean_text(name if isinstance(name, str) and name else str(key), 200), value))
+    return [(name, details) for name, details in found[:MAX_GROUPS] if name]  # gloo writes one without a name
