@@ -140,6 +140,9 @@ class ColumnReader:
             raise NotAlike
         if any(pc.any(pc.not_equal(table[name], text)).as_py() for name, text in template.named):
             raise NotAlike
+        for name, form in template.placed:
+            if not pc.all(pc.match_substring_regex(table[name].unique(), f"^{form}$")).as_py():
+                raise NotAlike
         times = _times([table[name].combine_chunks() for name in template.time]) if template.time else None
         steps = _steps(table[template.step].combine_chunks()) if template.step is not None else None
         values = [table[v].combine_chunks() if isinstance(v, str) else v for v in template.values]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from forensics.formats._log_blocks import Block
@@ -178,35 +176,6 @@ def line_facts(line: Line, clock: Clock) -> dict[str, int | str]:
     return facts
 
 
-def unwrap_json(raw: str) -> Iterator[tuple[str, Stamp | None]]:
-    """Lines and time inside a JSON container log or structured log record; the line itself when it is neither."""
-    try:
-        record = json.loads(raw)
-    except (ValueError, RecursionError):
-        record = None
-    text, time = None, None
-    if isinstance(record, dict):
-        for name in ("log", "message", "msg", "text", "textPayload", "event"):
-            if isinstance(record.get(name), str):
-                text = record[name]
-                break
-        for name in ("time", "@timestamp", "timestamp", "ts", "asctime"):
-            if isinstance(record.get(name), str):
-                time = record[name]
-                break
-    if text is None or not isinstance(record, dict):
-        yield raw, None
-        return
-    stamp = parse(time, Labels()).stamp if time else None
-    level = record.get("level") or record.get("severity") or record.get("levelname")
-    lead = f"[{level.upper()}] " if isinstance(level, str) and level.isalpha() else ""
-    for name in ("exc_info", "exception", "traceback", "stack_trace", "stack"):
-        if isinstance(record.get(name), str):
-            text = f"{text}\n{record[name]}"
-    for number, part in enumerate(text.rstrip("\n").split("\n")[:5000]):
-        yield (lead if number == 0 else "") + part, stamp
-
-
 class TestRun:
     """Follows the output of test runners: errors that a passing test provokes are expected."""
 
@@ -214,7 +183,9 @@ class TestRun:
     _FAILURES = re.compile(r"=+ (?:FAILURES|ERRORS|short test summary info) =+")
     _END = re.compile(r"=+ (?:\d+ \w+(?:, )?)+.* in [\d.]+s")
     _BEGIN = re.compile(r"(?:\S+\.py::\S+\s*$|test\w* \([\w.]+\)(?:\n|.)* \.\.\. *$)")
-    _GOOD = re.compile(r"(?:^|\.\.\. ?|\s|::\S+ )(?:ok|PASSED|skipped\b.*|XFAIL)\s*(?:\[ *\d+%\])?\s*$")
+    _GOOD = re.compile(
+        r"(?:(?:^|\.\.\. ?|::\S+ )skipped\b.*|(?:^|\.\.\. ?|\s|::\S+ )(?:ok|PASSED|XFAIL))\s*(?:\[ *\d+%\])?\s*$"
+    )
     _BAD = re.compile(r"(?:\.\.\. ?|::\S+ |^)(?:FAIL|ERROR|FAILED)\s*(?:\[ *\d+%\])?\s*$")
 
     def __init__(self) -> None:

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forensics.formats._log_records import Unwrapped, holds_records, unwrap
+
 BLOCK_BYTES = 8 << 20
 PIECE_BYTES = 64 * 1024  # longer pieces of a line are cut into several
 
@@ -40,11 +42,12 @@ class Block:
     """Whole lines of a log as pieces, cleaned of control sequences.
 
     `words` has the texts without digits, each once, in the order of their first piece; `codes` the place there of each
-    piece's. `n_feeds` is the number of line feeds.
+    piece's. `n_feeds` is the number of line feeds. `origin`: where the lines of records stand, relative to the first.
     """
 
-    def __init__(self, data: bytes, first_number: int, first_byte: int | None) -> None:
+    def __init__(self, data: bytes, first_number: int, first_byte: int | None, origin: Unwrapped | None = None) -> None:
         self._data = data
+        self._origin = origin
         self._first_number = first_number
         self._first_byte = first_byte
         # Of each piece, where lines are not pieces already: its part between line ends, and lines before that part.
@@ -82,12 +85,8 @@ class Block:
 
     def __getitem__(self, index: int) -> Piece:
         text = self.raw(index).rstrip(b"\r").decode("utf-8", "replace")
-        if self._places is not None:
-            line, byte = self._places[index]
-            return Piece(self._first_number + line, None if self._first_byte is None else byte, text)
-        part = index if self._parts is None else self._parts[index]
-        byte_at = None if self._first_byte is None else self._first_byte + self._offsets[part] + part
-        return Piece(self.number(index), byte_at, text)
+        line, byte = self._place(index)
+        return Piece(self._first_number + line, None if self._first_byte is None else self._first_byte + byte, text)
 
     def words_of(self, index: int) -> bytes:
         """The piece's text without digits."""
@@ -100,11 +99,7 @@ class Block:
 
     def number(self, index: int) -> int:
         """The line's number."""
-        if self._places is not None:
-            return self._first_number + self._places[index][0]
-        if self._parts is None:
-            return self._first_number + index
-        return self._first_number + self._lines_before[self._parts[index]]
+        return self._first_number + self._place(index)[0]
 
     def numbers(self, indices: pa.Array) -> pa.Array:
         """The line numbers of pieces."""
@@ -117,6 +112,9 @@ class Block:
                 pa.int64(), len(self._lines_before), [None, pa.py_buffer(self._lines_before)]
             )
             lines = before.take(self._kept.take(indices))
+        if self._origin is not None:
+            of_records = self._origin.lines
+            lines = pa.Array.from_buffers(pa.int64(), len(of_records), [None, pa.py_buffer(of_records)]).take(lines)
         return pc.add(lines.cast(pa.int64()), self._first_number)
 
     def with_plain_digits(self, indices: pa.Array) -> pa.Array:
@@ -130,11 +128,12 @@ class Block:
         """The block from a piece on; None where that cannot be told."""
         if self._places is not None:
             return None
-        part = index if self._parts is None else self._parts[index]
-        start = self._offsets[part] + part
-        return Block(
-            self._data[start:], self.number(index), None if self._first_byte is None else self._first_byte + start
-        )
+        line, start = self._written(index)
+        data = self._data[start:]
+        if self._origin is not None:
+            rest = Unwrapped(data, self._origin.lines[line:], self._origin.places[line:])
+            return Block(data, self._first_number, self._first_byte, rest)
+        return Block(data, self._first_number + line, None if self._first_byte is None else self._first_byte + start)
 
     def starts(self, pattern: re.Pattern[bytes]) -> list[str]:
         """What a pattern of a bracket and at most 16 bytes finds at the beginning of pieces, each text once."""
@@ -142,6 +141,18 @@ class Block:
         beginnings = pc.binary_slice(bracketed, 0, _WRITER_BYTES).unique().to_pylist()
         found = {m[0] for text in beginnings if (m := pattern.match(text))}
         return sorted(text.decode("utf-8", "replace") for text in found)
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The number of a piece's line and where the piece is, relative to the block; for those of records, both of
+        the record."""
+        line, byte = self._written(index)
+        return (line, byte) if self._origin is None else (self._origin.lines[line], self._origin.places[line])
+
+    def _written(self, index: int) -> tuple[int, int]:
+        if self._places is not None:
+            return self._places[index]
+        part = index if self._parts is None else self._parts[index]
+        return part if self._parts is None else self._lines_before[part], self._offsets[part] + part
 
     @cached_property
     def _codes(self) -> memoryview:
@@ -167,7 +178,7 @@ class Block:
         """Pieces of lines of which some are too long."""
         pieces: list[bytes] = []
         self._places = []
-        byte = self._first_byte or 0
+        byte = 0
         for number, line in enumerate(data.removesuffix(b"\n").split(b"\n")):
             offset = byte
             for part in line.split(b"\r"):
@@ -201,7 +212,10 @@ def _encoding(data: bytes) -> str | None:
 def decoded(data: bytes) -> str:
     """The beginning of a log as text."""
     encoding = _encoding(data)
-    return data[2:].decode(encoding, "replace") if encoding else data.decode("utf-8", "replace")
+    text = data[2:].decode(encoding, "replace") if encoding else data.decode("utf-8", "replace")
+    plain = text.encode("utf-8", "replace")
+    found = unwrap(plain) if holds_records(plain) else None
+    return text if found is None else found.text.decode("utf-8", "replace")
 
 
 def read_blocks(stream: BinaryIO) -> Iterator[Block]:
@@ -217,9 +231,15 @@ def read_blocks(stream: BinaryIO) -> Iterator[Block]:
     while data := data + stream.read(BLOCK_BYTES):
         if not data.endswith(b"\n"):
             data += stream.readline(BLOCK_BYTES)  # of a longer line the next block's pieces keep the number
-        block = Block(data, number, byte)
+        unwrapped = unwrap(data) if holds_records(data) else None
+        if unwrapped is None:
+            block = Block(data, number, byte)
+            n_feeds = block.n_feeds
+        else:
+            block = Block(unwrapped.text, number, byte, unwrapped)
+            n_feeds = data.count(b"\n")
         yield block
-        number += block.n_feeds
+        number += n_feeds
         byte = None if byte is None else byte + len(data)
         data = b""
 

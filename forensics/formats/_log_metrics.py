@@ -90,7 +90,7 @@ _STEPS = (
     "steps",
     "it",
 )
-_TRAINER = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "train_loss", "eval_loss", *_STEPS})
+TRAINER_NAMES = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "train_loss", "eval_loss", *_STEPS})
 
 
 class Found(NamedTuple):
@@ -234,7 +234,7 @@ def _with_plain_numbers(pieces: list[str], kept: tuple[int, ...]) -> tuple[str, 
 
 def _find(text: str) -> tuple[int | None, list[Found]]:
     """Where the step stands, and the metrics."""
-    if "{" in text and (found := list(_dict_pairs(text))) and any(item.name in _TRAINER for item in found):
+    if "{" in text and (found := list(_dict_pairs(text))) and any(item.name in TRAINER_NAMES for item in found):
         steps = {item.name: item.at for item in found}
         step = next((steps[name] for name in _STEPS if name in steps), None)
         return step, [item for item in found if item.name not in _STEPS]

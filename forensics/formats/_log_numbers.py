@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,21 +18,13 @@ from forensics.formats._log_time import Clock
 
 
 class Numbers:
-    """`steps`: the last step of each process so far. `take_record(index)` takes a piece that is a JSON record."""
+    """`steps`: the last step of each process so far."""
 
-    def __init__(
-        self,
-        labels: Labels,
-        clock: Clock,
-        processes: Processes,
-        samples: SampleRows,
-        take_record: Callable[[int], object],
-    ) -> None:
+    def __init__(self, labels: Labels, clock: Clock, processes: Processes, samples: SampleRows) -> None:
         self._labels = labels
         self._clock = clock
         self._processes = processes
         self._samples = samples
-        self._take_record = take_record
         self._metrics = metric_reader()
         self._reader = ColumnReader(labels, self._metrics, clock)
         self.steps: dict[int, int] = {}
@@ -56,9 +47,6 @@ class Numbers:
         for index in self._singles[first:last]:
             self._meet(start, index)
             piece = self._block[index]
-            if piece.text.startswith('{"'):
-                self._take_record(index)
-                continue
             line = parse(piece.text, self._labels)
             self.take(index, self._processes.number(line), line, piece.number)
         self._meet(start, end)

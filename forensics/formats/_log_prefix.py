@@ -42,6 +42,7 @@ class Line:
     partial: bool = False
     prefixed: bool = False  # by a logger: a time, a level or a writer, not only a rank or host
     time_at: int | None = None  # where the hour of the stamp stands in the whole line
+    more_stamps: tuple[tuple[int, int], ...] = ()  # where further stamps stand, which do not count
 
     @property
     def names_a_process(self) -> bool:
@@ -63,8 +64,8 @@ class Labels:
         return self.srun or bool(self.hosts)
 
 
-_DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
-_ZONE = r"(?:\s?(Z|[+-]\d\d:?\d\d)(?![\d:]))?"
+DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
+ZONE = r"(?:\s?(Z|[+-]\d\d:?\d\d)(?![\d:]))?"
 _CLOCK = r"(\d\d):(\d\d):(\d\d)"
 _LEVEL = r"(TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|ERR|CRITICAL|FATAL|SEVERE)"
 _MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
@@ -79,6 +80,9 @@ _BRACKETS_BEGIN = ("[", " [", ">", " >", "\t[", "\t>")
 
 
 def _iso(line: Line, m: re.Match[str]) -> None:
+    if line.stamp is not None:
+        line.prefixed, line.more_stamps = True, (*line.more_stamps, (m.start(1), m.end(7 if m[7] else 6)))
+        return
     ns = time_ns(m[4], m[5], m[6], m[7])
     _set_stamp(line, full_stamp(int(m[1]), int(m[2]), int(m[3]), ns, m[8]), m.start(4))
 
@@ -229,8 +233,8 @@ _BRACKETED = _layers(
     (rf"\[(?!(?:{_NOT_ROLES})\d)([a-z]\w{{0,30}}?)(\d{{1,5}})\]:", _role),
     (r"\[\d+,(\d+)\]<(?:stdout|stderr|stddiag)>: ?", _mpi),
     (r"\[pod/([\w.-]{1,120})/[\w.-]{1,80}\] ", _pod),
-    (rf"\[{_DATE}{_ZONE}((?: (?:DP|TP|PP|EP)\d+)+)\] ?", _parallel),
-    (rf"\[{_DATE}{_ZONE}\] ?", _iso),
+    (rf"\[{DATE}{ZONE}((?: (?:DP|TP|PP|EP)\d+)+)\] ?", _parallel),
+    (rf"\[{DATE}{ZONE}\] ?", _iso),
     (
         rf"\[([VIWEFC])(?:(\d{{1,2}})(\d{{2}}) {_CLOCK}(?:\.(\d+))?)? ?"
         r"([\w./+-]{1,120}\.(?:cpp|h|hpp|cu|cc|py)):\d+\] ?",
@@ -247,7 +251,7 @@ _BRACKETED = _layers(
 )
 _DIGITS = _layers(
     (
-        rf"{_DATE}{_ZONE}(?: (?:stdout|stderr) ([FP])(?= |$)"
+        rf"{DATE}{ZONE}(?: (?:stdout|stderr) ([FP])(?= |$)"
         r"| (?!NCCL)([\w.-]{1,120}) (kernel|[\w@./-]{1,60}\[\d+\]):)?",
         _dated,
     ),
@@ -257,7 +261,7 @@ _DIGITS = _layers(
 _LETTERS = _layers(
     (rf"([VIWEFC])(\d{{2}})(\d{{2}}) {_CLOCK}\.(\d{{3,9}})\s+(?:(\d+) )?([^\s\]]{{1,200}}):\d+\] ?", _glog),
     (rf"{_LEVEL} (\d\d)-(\d\d) {_CLOCK} (?:\[?([\w./-]{{1,120}}):\d+\]?) ?", _vllm),
-    (rf"(INFO|WARNING|ERROR|STAGE|USDT|VERBOSE):{_DATE} \d+:\d+ [\w.]{{1,80}}:\d+\] ?", _kineto),
+    (rf"(INFO|WARNING|ERROR|STAGE|USDT|VERBOSE):{DATE} \d+:\d+ [\w.]{{1,80}}:\d+\] ?", _kineto),
     (rf"{_LEVEL}:([A-Za-z_][\w.]{{0,120}}):(?=\S)", _python),
     (r"(kern|user|daemon|syslog|auth|authpriv) *:(\w+) *: ?", _facility),
     (rf"{_MONTH} +(\d{{1,2}}) {_CLOCK} ([\w.-]{{1,120}}) ([\w./@-]{{1,60}})(?:\[\d+\])?: ?", _syslog),

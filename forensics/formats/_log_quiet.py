@@ -31,8 +31,9 @@ _WITHOUT_VALUES = re.compile(r"\{\d+(?:,\d*)?\}|\\d|0-9|\(\?P<\w+>")
 _TAKEN = {"fatal-python-error", "faulthandler-timeout", "anomaly-forward", "anomaly-induced", "nccl-init"}
 # What the following of tracebacks, dumps and tests looks for.
 _FOLLOWED = re.compile(
-    r"xception|Logging error|most recent call|Process [\w-]+:|Warning: |::|={3}|\.\.\."
-    r"|(?:ok|PASSED|XFAIL|FAIL|ERROR|FAILED)\s*(?:\[ *\d+%\])?\s*$|\bskipped\b"
+    r"above exception|Exception (?:ignored|in|Group)|Logging error|most recent call|Process [\w-]+:|Warning: "
+    r"|\.py::|={3}|\.\.\.\s*$|(?:ok|PASSED|XFAIL|FAIL|ERROR|FAILED)\s*(?:\[ *\d+%\])?\s*$"
+    r"|(?:^|\.\.\. ?|::\S+ )skipped\b"
 )
 
 
@@ -133,7 +134,7 @@ class Quiet:
         line = parse(raw, self._labels)
         text = line.text
         prefix = raw[: len(raw) - len(text)]
-        if raw.startswith('{"') or line.partial or prefix[-1:].isdigit() or not raw.endswith(text):
+        if line.partial or prefix[-1:].isdigit() or not raw.endswith(text):
             return None
         if not _is_ordinary(text):
             return None

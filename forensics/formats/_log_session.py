@@ -70,7 +70,7 @@ class Session:
         self._tracebacks = Tracebacks(self._finish)
         self._tables: dict[int, Table] = {}
         self._partial: dict[int, str] = {}
-        self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples, self._take_at)
+        self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples)
         self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events)
         self._tests = judge.TestRun()
         self._plain: set[bytes] = set()
@@ -144,14 +144,7 @@ class Session:
         """Takes a piece of the block."""
         piece = self._lines[index]
         self._at = index
-        if piece.text.startswith('{"'):
-            self._is_notable = True
-            for text, stamp in judge.unwrap_json(piece.text):
-                line = parse(text, self._survey.labels)
-                line.stamp = stamp or line.stamp
-                self._take_line(line, piece)
-        else:
-            self._take_line(parse(piece.text, self._survey.labels), piece)
+        self._take_line(parse(piece.text, self._survey.labels), piece)
 
     def _take_line(self, line: Line, piece: Piece) -> None:
         proc = self._processes.number(line)

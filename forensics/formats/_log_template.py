@@ -8,7 +8,7 @@ line do; words are held to it by reading them as a column of nulls, where the wo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -45,7 +45,8 @@ class Template:
 
     `keys`: columns of the prefix that hold digits; `time`: hour, minute, second and, behind a comma, its fraction;
     `named`: columns of digits in names, with their texts; `mixed`: columns of letters and digits, with what they look
-    like; `numbers`: all other columns with digits;
+    like; `placed`: columns of digits that say nothing but have to stand where they do, with patterns; `numbers`: all
+    other columns with digits;
     `values`: one of these for each name, or the number that every line says.
     """
 
@@ -57,6 +58,7 @@ class Template:
     time: list[str]
     named: list[tuple[str, str]]
     mixed: list[tuple[str, bytes]]
+    placed: list[tuple[str, str]]
     numbers: list[str]
     step: str | None
     values: list[str | float]
@@ -75,7 +77,7 @@ def without_digits(text: str) -> str:
 
 def learn(raw: bytes, labels: Labels, reader: MetricReader) -> Template | None:
     """The template of a line; None where lines like it have to be read one by one."""
-    if labels.compose or len(raw) > CHARACTERS or raw.startswith(b'{"') or _UNFIT.search(raw):
+    if labels.compose or len(raw) > CHARACTERS or _UNFIT.search(raw):
         return None
     try:
         line = parse(raw.decode(), labels)
@@ -93,15 +95,16 @@ def learn(raw: bytes, labels: Labels, reader: MetricReader) -> Template | None:
     spans = list(_columns(raw.translate(separators)))
     if len(spans) > MAX_COLUMNS or any(start < begin < end for start, end in spans):
         return None
-    return _template(raw, without_digits(line.text), separators, spans, times, numbers, shape, begin)
+    return _template(raw, without_digits(line.text), separators, spans, times, line.more_stamps, numbers, shape, begin)
 
 
 def _template(
-    raw: bytes, body: str, separators: bytes, spans: list[Span], times: list[Span], numbers: list[Span],
-    shape: Shape | None, begin: int,
+    raw: bytes, body: str, separators: bytes, spans: list[Span], times: list[Span], stamps: Sequence[Span],
+    numbers: list[Span], shape: Shape | None, begin: int,
 ) -> Template | None:  # fmt: skip
     types: dict[str, pa.DataType] = {}
-    words, keys, mixed, named = {""}, list[str](), list[tuple[str, bytes]](), list[tuple[str, str]]()
+    words, keys, mixed = {""}, list[str](), list[tuple[str, bytes]]()
+    named, placed = list[tuple[str, str]](), list[tuple[str, str]]()
     naming = [numbers[number] for number in shape.naming] if shape else []
     for name, (start, end) in zip(map(str, range(len(spans))), spans, strict=True):
         text = raw[start:end]
@@ -110,7 +113,9 @@ def _template(
             types[name] = pa.null()
             words.add(text.decode())
         elif start < begin:
-            if (start, end) not in times:
+            if any(since <= start and end <= until for since, until in stamps):
+                placed.append((name, _DIGIT.sub(rb"\\d", re.escape(text)).decode()))
+            elif (start, end) not in times:
                 keys.append(name)
         elif any(start < until and end > since for since, until in naming):
             named.append((name, text.decode()))
@@ -126,7 +131,7 @@ def _template(
         return None
     convert = csv.ConvertOptions(check_utf8=False, column_types=types, null_values=sorted(words))
     return Template(
-        body, separators, convert, list(types), keys, [name for name in time if name], named, mixed,
+        body, separators, convert, list(types), keys, [name for name in time if name], named, mixed, placed,
         [name for name, kind in types.items() if kind == pa.float64()], *meant,
         shape.names if shape else [], shape.units if shape else [],
     )  # fmt: skip
