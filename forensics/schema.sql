@@ -532,6 +532,7 @@ CREATE TABLE compile_event (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
     compile_id VARCHAR,
     kind VARCHAR NOT NULL,
+    name_id UBIGINT,
     reason_id UBIGINT,
     dur_ns BIGINT,
     stack_id UBIGINT
@@ -543,11 +544,12 @@ COMMENT ON COLUMN compile_event.proc_id IS 'proc.id; NULL when no process is kno
 COMMENT ON COLUMN compile_event.rank IS 'Global rank of that process; NULL unknown';
 COMMENT ON COLUMN compile_event.step IS 'Step number as the job counts it; NULL unknown';
 COMMENT ON COLUMN compile_event.ts_ns IS 'Time, ns since the epoch; NULL unknown';
-COMMENT ON COLUMN compile_event.kind IS 'compile | recompile | graph-break | skip | cache-miss | failure';
+COMMENT ON COLUMN compile_event.kind IS 'compile | compile-backward | unfinished (began, its end is not on record) | failure | limit (too many recompilations) | recompile (why) | restart | graph-break | skip (CUDA graph) | cache-miss | cache-bypass | guards (all of one compilation) | guard | specialization | fake-kernel';
+COMMENT ON COLUMN compile_event.name_id IS 'string.id of the function compiled, or broken';
 COMMENT ON COLUMN compile_event.reason_id IS 'string.id of the reason or failed guard';
 COMMENT ON COLUMN compile_event.dur_ns IS 'Duration, ns; NULL unknown';
 COMMENT ON COLUMN compile_event.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
-COMMENT ON COLUMN compile_event.compile_id IS 'frame/compile id such as 0/1';
+COMMENT ON COLUMN compile_event.compile_id IS 'frame/compile id such as 0/1, with its restart 0/1_1, of compiled autograd !0/1/0';
 
 CREATE TABLE position (
     artifact_id INTEGER NOT NULL,
