@@ -21,6 +21,8 @@ from typing import Any, BinaryIO, Protocol
 import pyarrow as pa
 
 HEAD_BYTES = 64 * 1024
+# Stands for the year in which a log of stamps without a year begins: a leap year, so that 29 February exists.
+UNKNOWN_YEAR = 2000
 _XZ_MEMORY = 1 << 30  # the largest preset needs 65 MiB
 
 
@@ -257,7 +259,11 @@ class Sink(Protocol):
         """Records one setting or version; `proc` None means the job or host as a whole."""
 
     def clock(self, kind: str, *, error_ns: int | None = None) -> None:
-        """Says which clock the artifact's times follow: epoch, local, boot, relative or none (the default)."""
+        """Says which clock the artifact's times follow: epoch, local, yearless, boot, relative or none (the default).
+
+        local: wall time without a zone; yearless: the same in the years from UNKNOWN_YEAR on (when the true year is
+        known, a fact `year` tells it); boot: since the host's start; relative: since a start of its own.
+        """
 
     def damaged(self, quality: str, *, byte: int | None = None, lost_bytes: int | None = None) -> None:
         """Sets the artifact's quality: repaired, partial or failed. Without a call it is complete."""

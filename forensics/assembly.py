@@ -83,7 +83,16 @@ def _artifact_row(artifact_id: int, item: Loaded) -> dict[str, Any]:
         "lost_bytes": meta.get("lost_bytes"),
         "clock": meta["clock"],
         "clock_error_ns": meta.get("clock_error_ns"),
+        # What an archive was unpacked to is new.
+        "modified_ns": None if "!" in found.source.name else _modified_ns(found.source.path),
     }
+
+
+def _modified_ns(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 def _coverage_rows(artifact_id: int, item: Loaded, processes: Processes) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import duckdb
 from forensics import __version__
 from forensics.citations import Citations
 from forensics.engine import Judgement
-from forensics.finding import Evidence, Finding, Verdict, format_bytes
+from forensics.finding import Anomaly, Evidence, Finding, Verdict, format_bytes
 from forensics.redact import mask
 from forensics.report import view
 from forensics.rule import Rule
@@ -81,8 +81,13 @@ def _verdict(verdict: Verdict) -> view.VerdictView:
         culprit=_culprit(root) if root else (),
         fix=root.fix if root else "",
         not_established_reason=mask(" ".join(verdict.reasons[1:])) if verdict.status == "not-established" else "",
-        earliest_anomaly=_evidence(earliest.evidence, note="earliest sign of trouble") if earliest else None,
+        earliest_anomaly=_evidence(earliest.evidence, note=_earliest_note(earliest)) if earliest else None,
     )
+
+
+def _earliest_note(earliest: Anomaly) -> str:
+    others = ", ".join(other.evidence.label() for other in earliest.not_told_apart)
+    return "earliest sign of trouble" + (f"; not told apart by the clocks: {others}" if others else "")
 
 
 def confidence_note(root: Finding | None) -> str:

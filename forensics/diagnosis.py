@@ -41,6 +41,7 @@ _FATAL = {
     "config-contradictory",
     "memory-retained",
 }
+_TIMELINES = {"epoch": 0, "wall": 1}
 _ORDER = {state: number for number, state in enumerate(STATES)}
 
 
@@ -138,6 +139,8 @@ def _without_root(findings: Sequence[Finding], outcome: Outcome, common: Mapping
     earliest = common.get("earliest")
     if isinstance(earliest, Anomaly):
         reasons.append(_sentence(f"The earliest sign of trouble is at {earliest.evidence.label()}: {earliest.message}"))
+        if tied := [a.evidence.label() for a in earliest.not_told_apart]:
+            reasons.append(f"By the clocks, what is at {', '.join(tied)} may have come as early.")
     if outcome.failed:
         reasons.append(_sentence(f"The job failed: {outcome.failed}"))
     if not reasons:
@@ -218,25 +221,11 @@ def _fits(cause: Finding, effect: Finding, reach: int) -> bool:
         return False
     if cause.step is not None and effect.step is not None and cause.step > effect.step:
         return False
-    return not _is_later(cause, effect)
+    return not cause.is_after(effect)
 
 
 def _differ(one: object, other: object) -> bool:
     return one is not None and other is not None and one != other
-
-
-def _is_later(cause: Finding, effect: Finding) -> bool:
-    """Whether the cause happened after the effect by more than both clocks may err."""
-    if cause.ts_ns is None or effect.ts_ns is None:
-        return False
-    same_file = bool(
-        cause.evidence and effect.evidence and cause.evidence[0].artifact_id == effect.evidence[0].artifact_id
-    )
-    if same_file:
-        return cause.ts_ns > effect.ts_ns
-    if cause.clock_error_ns is None or effect.clock_error_ns is None:
-        return False  # clocks that cannot be compared rule nothing out
-    return cause.ts_ns - effect.ts_ns > cause.clock_error_ns + effect.clock_error_ns
 
 
 def _without_cycles(graph: nx.DiGraph, links: list[Link], by_id: Mapping[int, Finding]) -> list[Link]:
@@ -245,7 +234,8 @@ def _without_cycles(graph: nx.DiGraph, links: list[Link], by_id: Mapping[int, Fi
     for link in sorted(
         links, key=lambda x: (_precedence(by_id[x.cause]), _precedence(by_id[x.effect]), x.cause, x.effect)
     ):
-        if _precedence(by_id[link.cause]) > _precedence(by_id[link.effect]) and graph.has_edge(link.effect, link.cause):
+        cause, effect = by_id[link.cause], by_id[link.effect]
+        if graph.has_edge(link.effect, link.cause) and _is_rather_the_cause(effect, cause):
             graph.remove_edge(link.cause, link.effect)
             continue
         kept.append(link)
@@ -265,6 +255,16 @@ def _precedence(finding: Finding) -> tuple[int, int, float, int]:
     depth = min((_ORDER[c["state"]] for c in finding.causes), default=len(_ORDER))
     explained = 1 if finding.requires else 0
     return (role, explained, float(finding.ts_ns or 0), -depth)
+
+
+def _is_rather_the_cause(one: Finding, other: Finding) -> bool:
+    """Of two that could each explain the other. Times decide only where the clocks can tell them apart."""
+    mine, its = _precedence(one), _precedence(other)
+    if mine[:2] != its[:2]:
+        return mine[:2] < its[:2]
+    if one.is_after(other) or other.is_after(one):
+        return other.is_after(one)
+    return (mine[3], mine[2]) < (its[3], its[2])
 
 
 def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Link]) -> None:
@@ -287,7 +287,13 @@ def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Lin
             ]
             first = min(twins, key=_when)
             if first.id != finding.id:
-                finding.explained_by, finding.explained_how = first.id, "the same fault, also here"
+                timed = finding.ts_ns is not None and first.ts_ns is not None
+                order = (
+                    "; which of them came first, the clocks cannot tell"
+                    if timed and not finding.is_after(first)
+                    else ""
+                )
+                finding.explained_by, finding.explained_how = first.id, f"the same fault, also here{order}"
                 graph.add_edge(first.id, finding.id)
 
 
@@ -300,10 +306,11 @@ def _weight(finding: Finding) -> tuple[int, int]:
     return SEVERITIES.index(finding.severity), STRENGTHS.index(finding.strength)
 
 
-def _when(finding: Finding) -> tuple[int, int, int]:
-    known = finding.ts_ns is None
+def _when(finding: Finding) -> tuple[int, int, int, int]:
+    """An order for what must stand in one; times of several timelines cannot be mixed, so one goes before the other."""
     first_line = finding.evidence[0].line or 0 if finding.evidence else 0
-    return (int(known), finding.ts_ns or first_line, finding.id)
+    timeline = _TIMELINES.get(finding.timeline or "", len(_TIMELINES))
+    return (int(finding.ts_ns is None), timeline, finding.ts_ns or first_line, finding.id)
 
 
 def _descendants(graph: nx.DiGraph, node: int) -> set[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from forensics.engine import Judgement
-from forensics.finding import Finding, Verdict
+from forensics.finding import Anomaly, Finding, Verdict
 from forensics.redact import mask
 from forensics.report import view
 
@@ -79,6 +79,10 @@ def _anomaly(verdict: Verdict) -> dict[str, Any] | None:
     if verdict.earliest is None:
         return None
     found = verdict.earliest
+    return {**_one_anomaly(found), "not_told_apart": [_one_anomaly(other) for other in found.not_told_apart]}
+
+
+def _one_anomaly(found: Anomaly) -> dict[str, Any]:
     return {
         "message": mask(found.message),
         "rank": found.rank,

@@ -145,7 +145,8 @@ class _Bench:
         self._coverage = _read_coverage(con)
         query = "SELECT id, attempt, rank, host, device FROM proc ORDER BY id"
         self._processes: dict[int | None, Sequence[Any]] = {row[0]: row for row in con.execute(query).fetchall()}
-        self._clock_errors = dict(con.execute("SELECT id, clock_error_ns FROM artifact").fetchall())
+        query = "SELECT id, clock_error_ns, timeline FROM artifact"
+        self._clocks = {row[0]: (row[1], row[2]) for row in con.execute(query).fetchall()}
         self.judgement = Judgement()
 
     def judge(self, rule: Rule) -> None:
@@ -233,7 +234,8 @@ class _Bench:
             device=row["device"] if row.get("device") is not None else device,
             step=step,
             ts_ns=row.get("ts_ns"),
-            clock_error_ns=self._clock_errors.get(row.get("artifact_id")),
+            clock_error_ns=self._clocks.get(row.get("artifact_id"), (None, None))[0],
+            timeline=self._clocks.get(row.get("artifact_id"), (None, None))[1],
             evidence=_evidence(row, self._citations),
             facts={key: value for key, value in row.items() if key not in _NOT_FACTS and value is not None},
         )

@@ -39,6 +39,21 @@ class Evidence:
         return f"{self.artifact} row {self.row or 0}"
 
 
+@dataclass(frozen=True)
+class Moment:
+    """A time on one timeline of the case, right within `error_ns` to either side."""
+
+    ns: int
+    timeline: str | None = None
+    error_ns: int | None = None
+
+    def is_after(self, other: Moment) -> bool:
+        """Whether it is later by more than both clocks may err; never told of different timelines."""
+        if self.error_ns is None or other.error_ns is None or self.timeline != other.timeline:
+            return False
+        return self.ns - other.ns > self.error_ns + other.error_ns
+
+
 @dataclass
 class Finding:
     """A claim of one rule about one spot, with the rows that it rests on."""
@@ -62,12 +77,27 @@ class Finding:
     step: int | None = None
     ts_ns: int | None = None
     clock_error_ns: int | None = None
+    timeline: str | None = None
     confidence: float | None = None
     explained_by: int | None = None
     explained_how: str = ""
     evidence: list[Evidence] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
+
+    def is_after(self, other: Finding) -> bool:
+        """Whether it happened after another finding; what one writer wrote into one file is in order there."""
+        if self.ts_ns is None or other.ts_ns is None:
+            return False
+        if self._is_by_the_writer_of(other):
+            return self.ts_ns > other.ts_ns
+        mine = Moment(self.ts_ns, self.timeline, self.clock_error_ns)
+        return mine.is_after(Moment(other.ts_ns, other.timeline, other.clock_error_ns))
+
+    def _is_by_the_writer_of(self, other: Finding) -> bool:
+        if not self.evidence or not other.evidence or self.evidence[0].artifact_id != other.evidence[0].artifact_id:
+            return False
+        return self.host is None or other.host is None or self.host == other.host
 
 
 @dataclass(frozen=True)
@@ -90,12 +120,16 @@ class NotChecked:
 
 @dataclass(frozen=True)
 class Anomaly:
-    """The earliest sign of trouble that the evidence holds, whether or not a rule knows it."""
+    """The earliest sign of trouble that the evidence holds, whether or not a rule knows it.
+
+    `not_told_apart`: others that may be as early, by what the clocks can tell.
+    """
 
     message: str
     rank: int | None
     ts_ns: int | None
     evidence: Evidence
+    not_told_apart: Sequence[Anomaly] = ()
 
 
 @dataclass(frozen=True)

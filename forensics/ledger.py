@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from forensics.case import connect
 from forensics.citations import Citations
 from forensics.diagnosis import Exit, Outcome, not_checked_rules
 from forensics.engine import Judgement, RuleRun
-from forensics.finding import Anomaly, NotChecked, RuledOut
+from forensics.finding import Anomaly, Moment, NotChecked, RuledOut
 from forensics.rule import Rule
 from forensics.states import SETTLED_BY, STRENGTHS
 
@@ -133,26 +134,60 @@ def _best_need(rule: Rule, ran: str | None) -> str:
     return wanted[0] if wanted else rule.variants[0].needs[0]
 
 
+_MAX_ANOMALIES = 200
+_MAX_TIED = 3
+
+
 def earliest_anomaly(con: duckdb.DuckDBPyConnection, citations: Citations) -> Anomaly | None:
-    """The first error or non-finite value over all processes, known to a rule or not."""
-    row = con.execute(
+    """The first error or non-finite value over all processes, known to a rule or not.
+
+    Others of which the clocks cannot say that they came later are named with it, one of each process.
+    """
+    rows = con.execute(
         """
-        SELECT message, rank, ts_ns, artifact_id, line, byte FROM (
+        SELECT c.message, c.rank, c.ts_ns, c.artifact_id, c.line, c.byte, c.weak, c.proc_id,
+            a.timeline, a.clock_error_ns, p.host
+        FROM (
             SELECT coalesce(exception || ': ', '') || coalesce(message, '') AS message,
                 rank, ts_ns, artifact_id, line, byte,
-                CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak
+                CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak, proc_id
             FROM log
             WHERE (role IN ('primary', 'symptom', 'secondary') OR class = 'line.error')
               AND coalesce(class, '') NOT LIKE 'outcome.%' AND coalesce(fields ->> 'handled', 'false') <> 'true'
             UNION ALL
-            SELECT name || ' is ' || value, rank, ts_ns, artifact_id, line, NULL, 0
+            SELECT name || ' is ' || value, rank, ts_ns, artifact_id, line, NULL, 0, proc_id
             FROM metric WHERE name IN ('loss', 'grad_norm') AND NOT isfinite(value)
-        )
-        ORDER BY weak, ts_ns NULLS LAST, artifact_id, line LIMIT 1
-        """
-    ).fetchone()
-    if row is None:
+        ) AS c
+        JOIN artifact AS a ON a.id = c.artifact_id
+        LEFT JOIN proc AS p ON p.id = c.proc_id
+        -- One of each process and file: within a file the first is the first.
+        QUALIFY row_number() OVER (
+            PARTITION BY c.artifact_id, c.proc_id ORDER BY c.weak, c.ts_ns NULLS LAST, c.line
+        ) = 1
+        ORDER BY c.weak, a.timeline IS NULL, a.timeline = 'epoch' DESC, a.timeline = 'wall' DESC, a.timeline,
+            c.ts_ns NULLS LAST, c.artifact_id, c.line
+        LIMIT ?
+        """,
+        [_MAX_ANOMALIES],
+    ).fetchall()
+    if not rows:
         return None
+    first, tied = rows[0], [row for row in rows[1:] if row[6] == rows[0][6] and _may_be_as_early(row, rows[0])]
+    named = [_anomaly(row, citations) for row in (first, *tied[:_MAX_TIED])]
+    found = [anomaly for anomaly in named if anomaly is not None]
+    return replace(found[0], not_told_apart=tuple(found[1:])) if found and named[0] is not None else None
+
+
+def _may_be_as_early(row: Sequence[Any], first: Sequence[Any]) -> bool:
+    """Whether the clocks leave open which came first. What another rank says in the same file is in order there."""
+    if row[2] is None or first[2] is None or row[7] == first[7]:
+        return False
+    if row[3] == first[3] and (row[10] is None or row[10] == first[10]):
+        return False
+    return not Moment(row[2], row[8], row[9]).is_after(Moment(first[2], first[8], first[9]))
+
+
+def _anomaly(row: Sequence[Any], citations: Citations) -> Anomaly | None:
     evidence = citations.cite({"artifact_id": row[3], "line": row[4], "byte": row[5]})
     return Anomaly(" ".join(str(row[0]).split())[:300], row[1], row[2], evidence) if evidence else None
 

@@ -15,7 +15,9 @@ CREATE TABLE artifact (
     lost_bytes BIGINT,
     clock VARCHAR NOT NULL,
     clock_offset_ns BIGINT,
-    clock_error_ns BIGINT
+    clock_error_ns BIGINT,
+    timeline VARCHAR,
+    modified_ns BIGINT
 );
 COMMENT ON TABLE artifact IS 'One file that the job left behind, in the order of its path';
 COMMENT ON COLUMN artifact.id IS 'Number of the artifact in this case';
@@ -27,9 +29,35 @@ COMMENT ON COLUMN artifact.version IS 'Version of that format''s loader';
 COMMENT ON COLUMN artifact.quality IS 'complete | repaired (all of it, after mending) | partial (something was lost) | unknown (no format) | failed (nothing recovered) | empty';
 COMMENT ON COLUMN artifact.bad_byte IS 'First damaged position, byte offset in the decompressed content; NULL when undamaged';
 COMMENT ON COLUMN artifact.lost_bytes IS 'Bytes that could not be recovered; NULL when unknown';
-COMMENT ON COLUMN artifact.clock IS 'epoch (absolute) | local (wall time without a zone) | boot (since host boot) | relative (own origin) | none';
-COMMENT ON COLUMN artifact.clock_offset_ns IS 'Added to the artifact''s own times to give ts_ns, ns';
-COMMENT ON COLUMN artifact.clock_error_ns IS 'Half-width of the interval in which ts_ns of this artifact is right, ns; NULL when not comparable with other artifacts';
+COMMENT ON COLUMN artifact.clock IS 'Clock that wrote its times: epoch (absolute) | local (wall time without a zone) | yearless (the same without a year) | boot (since host boot) | relative (own origin) | none';
+COMMENT ON COLUMN artifact.clock_offset_ns IS 'What was added to the artifact''s own times to give ts_ns, beside the year, ns; NULL without times';
+COMMENT ON COLUMN artifact.clock_error_ns IS 'Half-width of the interval in which ts_ns of this artifact is right, ns; NULL without times';
+COMMENT ON COLUMN artifact.timeline IS 'Axis that ts_ns lies on: epoch | wall (zone unknown) | wall without year | boot HOST | own N. Only times of one timeline can be compared, and within the sum of both errors';
+COMMENT ON COLUMN artifact.modified_ns IS 'Last change as the file system tells it, ns since the epoch; NULL inside archives';
+
+CREATE TABLE clock_match (
+    artifact_id INTEGER NOT NULL,
+    row BIGINT,
+    line BIGINT,
+    other_artifact_id INTEGER,
+    other_row BIGINT,
+    other_line BIGINT,
+    kind VARCHAR NOT NULL,
+    difference_ns BIGINT,
+    used BOOLEAN NOT NULL,
+    detail VARCHAR NOT NULL
+);
+COMMENT ON TABLE clock_match IS 'What the clock of each artifact was set by: events that two artifacts tell of, zones and years';
+COMMENT ON COLUMN clock_match.artifact_id IS 'artifact.id whose clock is set';
+COMMENT ON COLUMN clock_match.row IS 'row of the event in it, in the table that holds events of this kind; NULL for zones and years';
+COMMENT ON COLUMN clock_match.line IS 'Its line from 1, when it has lines';
+COMMENT ON COLUMN clock_match.other_artifact_id IS 'artifact.id by which it is set; NULL for zones and years';
+COMMENT ON COLUMN clock_match.other_row IS 'row of the same event in that artifact';
+COMMENT ON COLUMN clock_match.other_line IS 'Its line from 1, when it has lines';
+COMMENT ON COLUMN clock_match.kind IS 'kernel-message | allocation-failed | worker-failed | message | collective-enqueued | collective-end | step-metric | zone | year';
+COMMENT ON COLUMN clock_match.difference_ns IS 'What this event says must be added to the artifact''s own times, ns';
+COMMENT ON COLUMN clock_match.used IS 'Agrees with the others, so that the offset rests on it';
+COMMENT ON COLUMN clock_match.detail IS 'The event, or how the zone or year is known';
 
 CREATE TABLE ingest_warning (
     artifact_id INTEGER NOT NULL,

@@ -140,8 +140,6 @@ def test_stamps_without_a_year_take_it_from_the_log(tmp_path: Path) -> None:
     glog = "E{day} 10:00:00.000000 7 a/b.py:1] it broke\n"
     rows = events(tmp_path, "2026-12-31 09:00:00 INFO start\n" + glog.format(day="1231") + glog.format(day="0101"))
     assert [row["ts_ns"] for row in rows] == [1798711200 * 10**9, 1798797600 * 10**9]
-    alone = events(tmp_path, glog.format(day="1231"))[0]
-    assert alone["ts_ns"] is None and '"yearless_ns"' in alone["fields"]
 
 
 def test_stamps_of_another_clock_are_not_mixed_in(tmp_path: Path) -> None:

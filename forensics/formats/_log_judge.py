@@ -10,7 +10,7 @@ from forensics.formats._log_catalogue import Catalogue, Match
 from forensics.formats._log_fields import Value
 from forensics.formats._log_prefix import Labels, Line, parse
 from forensics.formats._log_tables import Entry
-from forensics.formats._log_time import Clock, Stamp
+from forensics.formats._log_time import Stamp
 
 _HANDLED = re.compile(
     r"(?i)\b(?:re-?try(?:ing)?|will retry|try(?:ing)? again|skip(?:s|ped|ping)?|fall(?:s|ing)? ?-?back|falling back"
@@ -162,7 +162,7 @@ def looks_like_error(line: Line) -> bool:
     return _ERROR_TEXT.search(beginning) is not None
 
 
-def line_facts(line: Line, clock: Clock) -> dict[str, int | str]:
+def line_facts(line: Line) -> dict[str, int | str]:
     """What prefixes say beyond process, time and level."""
     facts: dict[str, int | str] = {}
     if line.actor is not None:
@@ -171,8 +171,6 @@ def line_facts(line: Line, clock: Clock) -> dict[str, int | str]:
         facts["repeated"] = line.repeated
     if line.compile_id is not None:
         facts["compile_id"] = line.compile_id
-    if line.stamp is not None and line.stamp.kind == "yearless" and clock.ns(line.stamp) is None:
-        facts["yearless_ns"] = line.stamp.ns
     return facts
 
 

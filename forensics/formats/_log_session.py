@@ -208,7 +208,7 @@ class Session:
             line.writer,
             line.prefixed,
             lead=self._previous[:1000],
-            facts=judge.line_facts(line, self._clock),
+            facts=judge.line_facts(line),
         )
 
     def _take_ordinary(self, proc: int, line: Line, piece: Piece) -> None:
@@ -310,6 +310,8 @@ class Session:
     def _describe(self) -> None:
         self._processes.describe(self._sink)
         self._sink.clock(self._clock.kind)
+        if self._clock.found_year is not None:
+            self._sink.fact("year", str(self._clock.found_year), scope="note", number=self._clock.found_year)
         if self._source.damage:
             self._sink.warn("truncated", self._source.damage, "what the log said after this point")
             self._sink.damaged("partial")

@@ -1,7 +1,8 @@
 """Time stamps of log prefixes, and the one clock that a log's events are placed on.
 
 Stamps without a zone follow the host's wall clock: they are kept as they are written (clock "local"). Stamps without a
-year (glog, syslog, vLLM) take it from a stamp of the same log that has one.
+year (glog, syslog, vLLM) take it from a stamp of the same log that has one. Where none comes early enough, the log's
+times lie in the years from UNKNOWN_YEAR on (clock "yearless"), and the case settles later which year that was.
 """
 
 from __future__ import annotations
@@ -9,10 +10,20 @@ from __future__ import annotations
 from collections import Counter
 from datetime import date
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
+
+from forensics.artifact import UNKNOWN_YEAR
 
 _DAY_NS = 86_400 * 10**9
 _EPOCH = date(1970, 1, 1).toordinal()
+_BACK_DAYS = 31  # how far lines of several writers may lie out of order
+_WALL = {"local", "yearless"}
+# Zones differ from UTC by quarters of an hour, up to 14 hours; most lines follow the one before within a minute.
+_QUARTER_NS = 15 * 60 * 10**9
+_MAX_QUARTERS = 56
+_NO_ZONE = 10**6
+_NEAR_NS = 60 * 10**9
 MONTHS = {
     name: number
     for number, name in enumerate(
@@ -59,62 +70,110 @@ def full_stamp(year: int, month: int, day: int, ns: int, zone: str | None) -> St
 
 
 def yearless_stamp(month: int, day: int, ns: int) -> Stamp | None:
-    days = _days(2000, month, day)  # a leap year, so that 29 February exists
-    return None if days is None else Stamp("yearless", (days - (_days(2000, 1, 1) or 0)) * _DAY_NS + ns, month, day)
+    days, first = _days(UNKNOWN_YEAR, month, day), _days(UNKNOWN_YEAR, 1, 1)
+    return None if days is None or first is None else Stamp("yearless", (days - first) * _DAY_NS + ns, month, day)
 
 
 class Clock:
     """Gives stamps of one log as ns of one clock; None for stamps that do not belong to it."""
 
     def __init__(self) -> None:
-        self._seen: Counter[str] = Counter()
         self.kind = "none"
         self.n_foreign = 0
-        self._year: int | None = None
-        self._month = 0
+        self.found_year: int | None = None  # what UNKNOWN_YEAR stands for, once a stamp has told
+        self._zone_ns: int | None = None  # wall time less UTC, where the log shows both
+        self._latest: Stamp | None = None
+        self._day: int | None = None  # of the latest stamp, since the epoch
+        self._is_reached = False  # whether that stamp stands before the lines at hand, not somewhere in the log
 
     def survey(self, stamps: list[Stamp], dates: list[tuple[str, str, str]]) -> None:
-        """Settles kind and year by the stamps at the log's beginning and by dates in its text on the same days."""
-        self._seen.update("local" if stamp.kind == "yearless" else stamp.kind for stamp in stamps)
-        if self._seen:
-            self.kind = max(sorted(self._seen), key=lambda kind: self._seen[kind])
-        for stamp in stamps:
-            if stamp.kind in {"local", "epoch"}:
-                self._note_year(stamp)
-                return
-        days = {(stamp.month, stamp.day) for stamp in stamps if stamp.kind == "yearless"}
-        for year, month, day in dates:
-            if (int(month), int(day)) in days:
-                self._year, self._month = int(year), int(month)
-                return
+        """Settles kind, year and zone by the stamps at the log's beginning and dates in its text on the same days."""
+        seen = Counter(_family(stamp) for stamp in stamps)
+        if not seen:
+            return
+        self.kind = max(sorted(seen), key=lambda kind: seen[kind])
+        self._day = next((stamp.ns // _DAY_NS for stamp in stamps if stamp.kind in {"local", "epoch"}), None)
+        if self._day is None:
+            days = {(stamp.month, stamp.day) for stamp in stamps if stamp.kind == "yearless"}
+            named = [_days(int(y), int(m), int(d)) for y, m, d in dates if (int(m), int(d)) in days]
+            self._day = next((day for day in named if day is not None), None)
+        if seen["wall"] and seen["epoch"]:
+            self._zone_ns = self._zone(stamps)
+        if self.kind == "wall":
+            self.kind = "yearless" if self._day is None else "local" if self._zone_ns is None else "epoch"
+
+    def _zone(self, stamps: list[Stamp]) -> int | None:
+        """The zone in which wall times and absolute times of neighbouring lines are one; None when they disagree."""
+        quarters: Counter[int] = Counter()
+        for one, other in pairwise(stamps):
+            if {_family(one), _family(other)} != {"wall", "epoch"}:
+                continue
+            wall, absolute = (one, other) if _family(one) == "wall" else (other, one)
+            ns = wall.ns if wall.kind == "local" else self._nearest(wall, absolute.ns // _DAY_NS, 182)
+            quarter, rest = divmod(ns - absolute.ns + _NEAR_NS, _QUARTER_NS)
+            quarters[quarter if rest <= 2 * _NEAR_NS and abs(quarter) <= _MAX_QUARTERS else _NO_ZONE] += 1
+        quarter, n = max(quarters.items(), key=lambda item: item[1], default=(_NO_ZONE, 0))
+        agreed = n > 1 and n * 3 >= quarters.total() * 2 and quarter != _NO_ZONE
+        return quarter * _QUARTER_NS if agreed else None
 
     def follows(self, stamp: Stamp) -> bool:
         """Whether a stamp is known to be of this clock."""
-        return self.kind == ("local" if stamp.kind == "yearless" else stamp.kind)
+        if self.kind == stamp.kind or (self.kind in _WALL and stamp.kind in _WALL):
+            return True
+        return self._zone_ns is not None and self.kind == "epoch" and stamp.kind in _WALL
 
     def ns(self, stamp: Stamp | None) -> int | None:
         if stamp is None:
             return None
-        kind = "local" if stamp.kind == "yearless" else stamp.kind
         if self.kind == "none":
-            self.kind = kind
-        if kind != self.kind:
+            self.kind = stamp.kind
+        if not self.follows(stamp):
             self.n_foreign += 1
             return None
-        if stamp.kind == "yearless":
-            return self._with_year(stamp)
-        if kind != "boot":
-            self._note_year(stamp)
-        return stamp.ns
+        if stamp.kind == "boot":
+            return stamp.ns
+        if self.kind == "yearless" or stamp.kind == "yearless":
+            ns = self._with_year(stamp)
+        else:
+            ns = stamp.ns
+            self._note(stamp, ns)
+        # The zone is known only of logs whose own clock is absolute.
+        return ns - self._zone_ns if self._zone_ns is not None and stamp.kind in _WALL else ns
 
-    def _note_year(self, stamp: Stamp) -> None:
-        self._year = date.fromordinal(stamp.ns // _DAY_NS + _EPOCH).year
-        self._month = stamp.month
+    def _note(self, stamp: Stamp, ns: int) -> None:
+        self._latest, self._day, self._is_reached = stamp, ns // _DAY_NS, True
 
-    def _with_year(self, stamp: Stamp) -> int | None:
-        if self._year is None:
-            return None
-        # December and January in one log are one winter, not eleven months apart.
-        step = (stamp.month <= 2 and self._month >= 11) - (stamp.month >= 11 and self._month <= 2)
-        days = _days(self._year + step, stamp.month, stamp.day)
-        return None if days is None else days * _DAY_NS + stamp.ns % _DAY_NS
+    def _with_year(self, stamp: Stamp) -> int:
+        """The time in the year that fits what came before: December and January in one log are one winter."""
+        if self._day is None:
+            ns = _in_year(UNKNOWN_YEAR, stamp)
+        elif self._latest is not None and (self._latest.month, self._latest.day) == (stamp.month, stamp.day):
+            ns = self._day * _DAY_NS + stamp.ns % _DAY_NS
+        else:
+            # Logs go forward, by months when nothing happens; what only stands somewhere in the log may lie behind.
+            ns = self._nearest(stamp, self._day, _BACK_DAYS if self._is_reached else 182)
+        if self.kind == "yearless" and stamp.kind == "local" and self.found_year is None:
+            self.found_year = UNKNOWN_YEAR + _year_of(stamp.ns // _DAY_NS) - _year_of(ns // _DAY_NS)
+        self._note(stamp, ns)
+        return ns
+
+    @staticmethod
+    def _nearest(stamp: Stamp, day: int, back: int) -> int:
+        """The time of a stamp in the first year in which it lies at most `back` days before a day."""
+        times = [_in_year(_year_of(day) + step, stamp) for step in (-1, 0, 1)]
+        return next((ns for ns in times if ns >= (day - back) * _DAY_NS), times[-1])
+
+
+def _family(stamp: Stamp) -> str:
+    return "wall" if stamp.kind in _WALL else stamp.kind
+
+
+def _year_of(day: int) -> int:
+    return date.fromordinal(day + _EPOCH).year
+
+
+def _in_year(year: int, stamp: Stamp) -> int:
+    day = _days(year, stamp.month, stamp.day)
+    if day is None:
+        day = _days(year, 3, 1) or 0  # 29 February of a year that has none
+    return day * _DAY_NS + stamp.ns % _DAY_NS

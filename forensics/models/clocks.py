@@ -1,58 +1,325 @@
-"""One clock for the case: an offset and an error for each artifact.
+"""One clock for the case: for each artifact a timeline, an offset onto it and an error.
 
-Reads artifact and the event tables; writes artifact.clock_offset_ns, artifact.clock_error_ns and, for local clocks,
-shifts ts_ns. Wall times without a zone are shifted by the one multiple of 15 minutes that puts them within the span
-of the artifacts with absolute times; where no or several such shifts exist they stay as they are, comparable only
-with each other.
+Reads artifact, proc, coverage, fact and the event tables; writes artifact.timeline, clock_offset_ns, clock_error_ns,
+clock_match, and shifts every time of the artifacts that move. Times of different timelines cannot be compared. Absolute
+times make the timeline "epoch", else wall times make "wall"; other clocks join it by events that both tell of
+(landmarks), wall times only by quarters of an hour unless several events show that the clock was wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
 import duckdb
+
+from forensics.case import case_columns
+from forensics.models.alignment import QUARTER_NS, WALL_ERROR_NS, Vote, estimate, zone_of_spans
+from forensics.models.landmarks import Shared, shared_events
+from forensics.models.years import Span, find_year, year_shifts
 
 # Hosts of one cluster kept by NTP; wall times printed by loggers carry milliseconds but are buffered.
 EPOCH_ERROR_NS = 50_000_000
-LOCAL_ERROR_NS = 1_000_000_000
-_QUARTER_NS = 15 * 60 * 1_000_000_000
-_ZONES = range(-12 * 4, 14 * 4 + 1)  # UTC-12 to UTC+14
-_TIMED = ("log_event", "sample", "slice", "memory_event", "collective", "thread_state", "tensor")
+_BOOT_ERROR_NS = 1_000_000_000
+_BOOT_DRIFT = 50e-6  # of the kernel's unadjusted clock against NTP time: that of the quartz
+_TIME_COLUMNS = ("ts_ns", "started_ns", "completed_ns", "allocated_ns", "from_ns", "to_ns")
+_ORDER = {"epoch": 0, "local": 1, "yearless": 1, "boot": 2, "relative": 3}
+
+
+@dataclass
+class Reading:
+    """The clock of one artifact, and what became of it."""
+
+    id: int
+    path: str
+    clock: str
+    hosts: frozenset[str]
+    span: Span | None
+    error_ns: int
+    timeline: str | None = None
+    offset_ns: int = 0
+    shared: list[Shared] = field(default_factory=list)
+    rests_on: list[tuple[Shared, bool]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)  # kind, detail: zones and years
+    warnings: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def is_wall(self) -> bool:
+        return self.clock in {"local", "yearless"}
 
 
 def align_clocks(con: duckdb.DuckDBPyConnection) -> None:
-    con.execute(
-        "UPDATE artifact SET clock_offset_ns = 0, clock_error_ns = coalesce(clock_error_ns, ?) WHERE clock = 'epoch'",
-        [EPOCH_ERROR_NS],
-    )
-    spans = " UNION ALL ".join(f"SELECT artifact_id, ts_ns FROM {table} WHERE ts_ns > 0" for table in _TIMED)
-    ends = f"SELECT artifact_id, min(ts_ns) AS lo, max(ts_ns) AS hi FROM ({spans}) GROUP BY artifact_id"
-    span = f"SELECT min(lo), max(hi) FROM ({ends}) AS e JOIN artifact AS a ON a.id = e.artifact_id WHERE a.clock = ?"
-    absolute = con.execute(span, ["epoch"]).fetchone()
-    local = con.execute(span, ["local"]).fetchone()
-    if not local or local[0] is None:
+    readings = _read(con)
+    if not readings:
         return
-    shift = _zone_shift(local, absolute) if absolute and absolute[0] is not None else None
-    if shift is None:
-        return
-    con.execute(
-        "UPDATE artifact SET clock_offset_ns = ?, clock_error_ns = ? WHERE clock = 'local'", [shift, LOCAL_ERROR_NS]
+    _settle_years(con, readings)
+    by_id = {r.id: r for r in readings}
+    for shared in shared_events(con) if len(readings) > 1 else ():
+        if shared.artifact_id in by_id and shared.other_id in by_id:
+            by_id[shared.artifact_id].shared.append(shared)
+            by_id[shared.other_id].shared.append(shared.turned())
+    dated = [r for r in readings if r.timeline is None]  # all but logs whose year nothing tells
+    kinds = {r.clock for r in dated}
+    reference = "epoch" if "epoch" in kinds else "wall" if kinds & {"local", "yearless"} else None
+    if reference is not None:
+        _place_reference(reference, [r for r in dated if (r.clock == "epoch") == (reference == "epoch") and _dated(r)])
+        _join(reference, dated)
+        if reference == "epoch":
+            _place_by_zone(dated)
+    for reading in readings:
+        if reading.timeline is None:
+            host = " ".join(sorted(reading.hosts))
+            own = f"boot {host}".strip() if reading.clock == "boot" else f"own {reading.id}"
+            reading.timeline = "wall" if reading.is_wall else own
+    _write(con, readings)
+
+
+def _dated(reading: Reading) -> bool:
+    return reading.clock == "epoch" or reading.is_wall
+
+
+def _read(con: duckdb.DuckDBPyConnection) -> list[Reading]:
+    spans = {row[0]: Span(row[1], row[2]) for row in con.execute(_spans()).fetchall()}
+    hosts = con.execute(
+        "SELECT c.artifact_id, list(DISTINCT p.host) FROM ("
+        "SELECT artifact_id, proc_id FROM coverage UNION SELECT artifact_id, proc_id FROM log_event) AS c"
+        " JOIN proc AS p ON p.id = c.proc_id WHERE p.host IS NOT NULL GROUP BY c.artifact_id"
+    ).fetchall()
+    named = {row[0]: frozenset(row[1]) for row in hosts}
+    rows = con.execute("SELECT id, path, clock, clock_error_ns FROM artifact WHERE clock <> 'none' ORDER BY id")
+    own_error = {"epoch": EPOCH_ERROR_NS, "boot": _BOOT_ERROR_NS, "relative": 0}
+    return [
+        Reading(
+            number, path, clock, named.get(number, frozenset()), spans.get(number),
+            error if error is not None else own_error.get(clock, WALL_ERROR_NS),
+        )
+        for number, path, clock, error in rows.fetchall()
+    ]  # fmt: skip
+
+
+def _spans() -> str:
+    tables = [t for t, columns in case_columns().items() if {"artifact_id", "ts_ns"} <= columns.keys()]
+    parts = " UNION ALL ".join(
+        f"SELECT artifact_id, min(ts_ns) AS low, max(ts_ns) AS high FROM {t} WHERE ts_ns > 0 GROUP BY artifact_id"
+        for t in tables
+        if t not in {"outcome", "finding"}
     )
-    if shift:
-        for table in _TIMED:
-            con.execute(
-                f"UPDATE {table} SET ts_ns = ts_ns + ?"
-                " WHERE artifact_id IN (SELECT id FROM artifact WHERE clock = 'local')",
-                [shift],
+    return f"SELECT artifact_id, min(low), max(high) FROM ({parts}) GROUP BY artifact_id"
+
+
+def _settle_years(con: duckdb.DuckDBPyConnection, readings: Sequence[Reading]) -> None:
+    """Puts logs without a year into theirs; those of which nothing tells it get a timeline of their own."""
+    lost = [r for r in readings if r.clock == "yearless" and r.span is not None]
+    if not lost:
+        return
+    told = dict(con.execute("SELECT artifact_id, min(number) FROM fact WHERE key = 'year' GROUP BY ALL").fetchall())
+    modified = dict(con.execute("SELECT id, modified_ns FROM artifact").fetchall())
+    dated = [r.span for r in readings if r.clock in {"epoch", "local"} and r.span is not None]
+    parts = []
+    for reading in lost:
+        if reading.span is None:
+            continue
+        year = int(told[reading.id]) if reading.id in told else None
+        found = find_year(reading.span, reading.path, year, dated, modified[reading.id])
+        if found is None:
+            reading.timeline = "wall without year"
+            continue
+        reading.notes.append(("year", f"{found.year}: {found.how}"))
+        parts += [(reading.id, *part) for part in year_shifts(found.year)]
+    unknown = [r for r in lost if r.timeline is not None and r.span is not None]
+    if unknown:
+        # Counted from the first of them: a date in a made-up year would be read as one.
+        start = min(r.span.low for r in unknown if r.span is not None)
+        parts += [(r.id, 0, 2**62, -start) for r in unknown]
+    _shift(con, parts)
+    moved = {row[0]: Span(row[1], row[2]) for row in con.execute(_spans()).fetchall()}
+    for reading in lost:
+        reading.span = moved.get(reading.id, reading.span)
+
+
+def _place_reference(timeline: str, readings: Sequence[Reading]) -> None:
+    """Places what makes the timeline, the best connected first; a clock that several events contradict is moved."""
+    placed: dict[int, Reading] = {}
+    known = {r.id for r in readings}
+    order = sorted(readings, key=lambda r: (-len({s.other_id for s in r.shared if s.other_id in known}), r.id))
+    for reading in order:
+        reading.timeline = timeline
+        votes = _votes(reading, placed)
+        found = estimate(votes, is_wall=timeline == "wall")
+        placed[reading.id] = reading
+        if not votes:
+            continue
+        agreed = {id(vote) for vote in found.agreeing} if found else set()
+        reading.rests_on = [(v.shared, id(v) in agreed) for v in votes]
+        off = max(abs(v.difference_ns) for v in votes)
+        if found is not None and abs(found.offset_ns) <= found.error_ns + reading.error_ns:
+            # Late writing or a clock that is a little off: which of the two cannot be told, so it counts as error.
+            reading.error_ns = max(reading.error_ns, abs(found.offset_ns), found.error_ns if found.is_zone else 0)
+            continue
+        if found is not None and (len(found.agreeing) > 1 or (found.is_zone and found.offset_ns % QUARTER_NS == 0)):
+            reading.offset_ns, reading.error_ns = found.offset_ns, max(reading.error_ns, found.error_ns)
+            if not found.is_zone:
+                reading.warnings.append(_clock_off(found.offset_ns, len(found.agreeing)))
+        else:
+            reading.error_ns = max(reading.error_ns, off)
+            reading.warnings.append(
+                (
+                    "clocks-disagree",
+                    f"{len(votes)} events that other artifacts tell of too lie up to {off / 1e9:.1f} s apart; "
+                    "too few agree to set the clock by",
+                    "what came first between this and other artifacts, within that time",
+                )
             )
 
 
-def _zone_shift(local: tuple[int, int], absolute: tuple[int, int]) -> int | None:
-    """The one zone offset under which the two spans overlap; None when none or several do."""
-    fits = [
-        -quarter * _QUARTER_NS
-        for quarter in _ZONES
-        if local[0] - quarter * _QUARTER_NS <= absolute[1] + LOCAL_ERROR_NS
-        and local[1] - quarter * _QUARTER_NS >= absolute[0] - LOCAL_ERROR_NS
-    ]
-    if len(fits) > 1 and 0 in fits:
-        return 0  # most clusters log in UTC; the widest agreement that needs no shift
-    return fits[0] if len(fits) == 1 else None
+def _clock_off(offset_ns: int, n_events: int) -> tuple[str, str, str]:
+    return (
+        "clock-off",
+        f"its clock was {abs(offset_ns) / 1e9:.1f} s {'behind' if offset_ns > 0 else 'ahead'}: "
+        f"{n_events} events that other artifacts tell of too agree; times were corrected",
+        "nothing, unless those events are not the same",
+    )
+
+
+def _votes(reading: Reading, placed: Mapping[int, Reading]) -> list[Vote]:
+    votes = []
+    for shared in reading.shared:
+        other = placed.get(shared.other_id)
+        if other is not None and other.timeline is not None:
+            difference = shared.other_ns + other.offset_ns - shared.ns
+            votes.append(Vote(difference, shared.slack_ns + other.error_ns + reading.error_ns, shared))
+    return votes
+
+
+def _join(timeline: str, readings: Sequence[Reading]) -> None:
+    """Sets further clocks by those on the timeline, most events first, until no event is left."""
+    while True:
+        placed = {r.id: r for r in readings if r.timeline is not None}
+        waiting = [(r, _votes(r, placed)) for r in readings if r.timeline is None]
+        waiting.sort(key=lambda item: (_ORDER.get(item[0].clock, 9), -len(item[1]), item[0].id))
+        for reading, votes in waiting:
+            found = estimate(votes, is_wall=reading.is_wall)
+            if found is None or (reading.is_wall and not found.is_zone and len(found.agreeing) < 2):
+                continue
+            agreed = {id(vote) for vote in found.agreeing}
+            reading.rests_on = [(v.shared, id(v) in agreed) for v in votes]
+            reading.timeline, reading.offset_ns = timeline, found.offset_ns
+            reading.error_ns = max(reading.error_ns, found.error_ns)
+            _qualify(reading, len(found.agreeing), is_zone=found.is_zone)
+            break
+        else:
+            return
+
+
+def _qualify(reading: Reading, n_agreeing: int, *, is_zone: bool) -> None:
+    """Says what a clock set by few events is worth."""
+    if reading.clock == "boot" and reading.span is not None:
+        at = [shared.ns for shared, used in reading.rests_on if used]
+        furthest = max(max(abs(reading.span.high - ns), abs(reading.span.low - ns)) for ns in at)
+        reading.error_ns += int(_BOOT_DRIFT * furthest)
+    if is_zone:
+        return
+    if reading.is_wall:
+        reading.warnings.append(_clock_off(reading.offset_ns % QUARTER_NS, n_agreeing))
+    elif n_agreeing == 1:
+        what = next(shared.what for shared, used in reading.rests_on if used)
+        reading.warnings.append(
+            (
+                "one-shared-event",
+                f"its clock is set by a single event that another artifact tells of too: {what[:120]}",
+                "when its events happened, should the two not be the same",
+            )
+        )
+
+
+def _place_by_zone(readings: Sequence[Reading]) -> None:
+    """Wall times that share no event: the zone of their host's other logs, else the one in which the spans overlap."""
+    waiting = [r for r in readings if r.is_wall and r.timeline is None and r.span is not None]
+    zoned = [r for r in readings if r.is_wall and r.timeline == "epoch" and r.offset_ns % QUARTER_NS == 0]
+    for reading in list(waiting):
+        near = [r for r in zoned if r.hosts & reading.hosts] or zoned
+        zones = {r.offset_ns for r in near}
+        if len(zones) == 1:
+            reading.timeline, reading.offset_ns = "epoch", zones.pop()
+            reading.error_ns = max(reading.error_ns, WALL_ERROR_NS)
+            reading.notes.append(("zone", f"as that of {near[0].path}"))
+            waiting.remove(reading)
+    absolute = [r.span for r in readings if r.clock == "epoch" and r.span is not None]
+    spans = [r.span for r in waiting if r.span is not None]
+    found = zone_of_spans(spans, absolute)
+    if found is None:
+        return
+    for reading in waiting:
+        reading.timeline, reading.offset_ns = "epoch", found.offset_ns
+        reading.error_ns = max(reading.error_ns, found.error_ns)
+        reading.notes.append(("zone", found.how))
+
+
+def _shift(con: duckdb.DuckDBPyConnection, parts: Sequence[tuple[int, int, int, int]]) -> None:
+    """Adds to every time of an artifact. `parts`: artifact, from, to (exclusive), what to add."""
+    moving = [part for part in parts if part[3]]
+    if not moving:
+        return
+    con.execute("CREATE OR REPLACE TEMP TABLE shift (id INTEGER, low BIGINT, high BIGINT, add_ns BIGINT)")
+    con.executemany("INSERT INTO shift VALUES (?, ?, ?, ?)", [list(part) for part in moving])
+    for table, columns in case_columns().items():
+        if "artifact_id" not in columns or table in {"outcome", "finding"}:
+            continue
+        for column in (c for c in _TIME_COLUMNS if c in columns):
+            con.execute(
+                f"UPDATE {table} SET {column} = {column} + s.add_ns FROM shift AS s"
+                f" WHERE s.id = {table}.artifact_id AND {column} >= s.low AND {column} < s.high"
+            )
+    con.execute("DROP TABLE shift")
+
+
+def _write(con: duckdb.DuckDBPyConnection, readings: Sequence[Reading]) -> None:
+    _shift(con, [(r.id, -(2**62), 2**62, r.offset_ns) for r in readings])
+    for r in readings:
+        con.execute(
+            "UPDATE artifact SET timeline = ?, clock_offset_ns = ?, clock_error_ns = ? WHERE id = ?",
+            [r.timeline, r.offset_ns, r.error_ns, r.id],
+        )
+    rows: list[list[object]] = [[r.id, *[None] * 5, kind, None, True, how] for r in readings for kind, how in r.notes]
+    by_id = {r.id: r for r in readings}
+    for r in readings:
+        for s, used in r.rests_on:
+            difference = s.other_ns + by_id[s.other_id].offset_ns - s.ns
+            place = [r.id, s.row, s.line, s.other_id, s.other_row, s.other_line]
+            rows.append([*place, s.kind, difference, used, s.what])
+    if rows:
+        con.executemany("INSERT INTO clock_match VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    told = [[r.id, None, None, *warning] for r in readings for warning in r.warnings]
+    if told:
+        con.executemany("INSERT INTO ingest_warning VALUES (?, ?, ?, ?, ?, ?)", told)
+    if len({r.timeline for r in readings}) > 1 or any(r.offset_ns for r in readings):
+        _place_processes(con)
+
+
+# Formats tell spans and steps by their artifact's own clock; only times of the main timeline make those of the case.
+def _place_processes(con: duckdb.DuckDBPyConnection) -> None:
+    tables = [t for t, columns in case_columns().items() if {"artifact_id", "proc_id", "ts_ns"} <= columns.keys()]
+    seen = " UNION ALL ".join(f"SELECT artifact_id, proc_id, ts_ns FROM {t}" for t in tables if t != "outcome")
+    con.execute(
+        f"""
+        UPDATE proc SET start_ns = s.low, end_ns = s.high
+        FROM (
+            SELECT e.proc_id, min(e.ts_ns) AS low, max(e.ts_ns) AS high
+            FROM ({seen}) AS e JOIN artifact AS a ON a.id = e.artifact_id
+            WHERE a.timeline = (SELECT min(timeline) FROM artifact WHERE timeline IN ('epoch', 'wall'))
+            GROUP BY e.proc_id
+        ) AS s
+        WHERE s.proc_id = proc.id
+        """
+    )
+    con.execute(
+        """
+        UPDATE step SET start_ns = step.start_ns + o.add_ns, end_ns = step.end_ns + o.add_ns
+        FROM (
+            SELECT s.proc_id, min(a.clock_offset_ns) AS add_ns
+            FROM (SELECT DISTINCT proc_id, artifact_id FROM slice) AS s JOIN artifact AS a ON a.id = s.artifact_id
+            GROUP BY s.proc_id HAVING count(DISTINCT a.clock_offset_ns) = 1
+        ) AS o
+        WHERE o.proc_id = step.proc_id AND o.add_ns <> 0
+        """
+    )

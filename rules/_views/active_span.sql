@@ -1,6 +1,5 @@
--- From when to when the job itself wrote, by kind of clock, and when it said that it was done. Kernels and schedulers write
--- before and after a job too, so their lines do not count. Wall time without a zone (local) is compared with wall time
--- only: a row is one kind of clock. Boot time and clocks of their own are left out.
+-- From when to when the job itself wrote, by timeline, and when it said that it was done. Kernels and schedulers write
+-- before and after a job too, so their lines do not count. Clocks of their own, as of a boot, are left out.
 CREATE TEMP VIEW active_span AS
 WITH
 written AS (
@@ -20,11 +19,12 @@ written AS (
     WHERE ts_ns IS NOT NULL AND source IN ('metrics', 'log')
 )
 SELECT
-    a.clock,
+    a.timeline,
     min(w.ts_ns) AS start_ns,
     max(w.ts_ns) AS end_ns,
-    max(w.ts_ns) FILTER (WHERE w.is_completion) AS completed_ns
+    max(w.ts_ns) FILTER (WHERE w.is_completion) AS completed_ns,
+    max(coalesce(a.clock_error_ns, 0)) AS error_ns
 FROM written AS w
 JOIN artifact AS a ON a.id = w.artifact_id
-WHERE a.clock IN ('epoch', 'local')
-GROUP BY a.clock;
+WHERE a.timeline IN ('epoch', 'wall', 'wall without year')
+GROUP BY a.timeline;

@@ -1,6 +1,6 @@
 -- Xid messages of the NVIDIA driver, placed against the job. A row is one message.
 -- timing: before, during or after (only once the job had said that it was done); unknown where the clocks cannot be
--- compared. A kernel log holds the whole history of its host, other jobs included.
+-- compared, or may err by more than the message came later. A kernel log holds the whole history of its host, other jobs included.
 -- is_foreign: the message names a process that is none of those known of the job. Inside a container a job knows its
 -- processes by other numbers than the kernel, so this speaks for another job only together with a code that applications
 -- cause.
@@ -36,8 +36,9 @@ SELECT
     CAST(e.fields ->> 'xid' AS INTEGER) AS xid,
     e.fields ->> 'pid' AS pid,
     CASE
-        WHEN s.clock IS NULL OR e.ts_ns IS NULL THEN 'unknown'
-        WHEN s.completed_ns IS NOT NULL AND e.ts_ns > s.completed_ns THEN 'after'
+        WHEN s.timeline IS NULL OR e.ts_ns IS NULL THEN 'unknown'
+        WHEN e.ts_ns > s.completed_ns + s.error_ns + coalesce(a.clock_error_ns, 0) THEN 'after'
+        WHEN e.ts_ns > s.completed_ns THEN 'unknown'
         WHEN e.ts_ns < s.start_ns - 60000000000 THEN 'before'
         ELSE 'during'
     END AS timing,
@@ -46,7 +47,7 @@ SELECT
     AND NOT EXISTS (SELECT 1 FROM job_pid AS j WHERE CAST(j.pid AS VARCHAR) = (e.fields ->> 'pid')) AS is_foreign
 FROM log AS e
 JOIN artifact AS a ON a.id = e.artifact_id
-LEFT JOIN active_span AS s ON s.clock = a.clock
+LEFT JOIN active_span AS s ON s.timeline = a.timeline
 CROSS JOIN n_job_pid AS n
 WHERE e.signature = 'xid'
   AND e.role <> 'noise';

@@ -13,7 +13,7 @@ SELECT
     'time-limit' AS key
 FROM log AS e
 JOIN artifact AS a ON a.id = e.artifact_id
-LEFT JOIN active_span AS s ON s.clock = a.clock AND s.end_ns < e.ts_ns
+LEFT JOIN active_span AS s ON s.timeline = a.timeline AND s.end_ns < e.ts_ns
 WHERE e.class = 'sched.limit'
   AND e.role = 'primary'
   -- Of LSF's reasons, only those that are limits of time.

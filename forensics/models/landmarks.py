@@ -1,0 +1,170 @@
+"""Shared events: things that happened once and that two artifacts recorded, each by its own clock.
+
+Reads the event tables; gives pairs. An event is known again by what both say of it (the text of a kernel message, rank
+and size of a failed allocation, step and value of a metric), never by its time. What occurs a different number of times
+in the two artifacts, or very often, is no shared event: which one belongs to which would be a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import duckdb
+
+_SECOND = 1_000_000_000
+_MAX_SAME = 5  # times that one event may occur in an artifact
+_MAX_PAIRS = 200  # of one kind between two artifacts
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One event in two artifacts; `ns` of both as their clocks tell, `slack_ns`: how far apart they may be written."""
+
+    kind: str
+    artifact_id: int
+    row: int
+    line: int | None
+    ns: int
+    other_id: int
+    other_row: int
+    other_line: int | None
+    other_ns: int
+    slack_ns: int
+    what: str
+
+    def turned(self) -> Shared:
+        """The same pair seen from the other artifact."""
+        mine = (self.other_id, self.other_row, self.other_line, self.other_ns)
+        return Shared(self.kind, *mine, self.artifact_id, self.row, self.line, self.ns, self.slack_ns, self.what)
+
+
+# Each gives identity, rank, size, artifact_id, row, line, ns, and how late it may have been written.
+_LANDMARKS = {
+    # Kernel messages in dmesg, journal, syslog and what quotes them; the kernel's text is the same in all.
+    "kernel-message": (
+        2 * _SECOND,
+        """
+        SELECT CASE WHEN signature = 'xid'
+                THEN concat_ws(' ', 'Xid', fields ->> 'pci', fields ->> 'xid', fields ->> 'pid') ELSE message END,
+            NULL, NULL, artifact_id, row, line, ts_ns
+        FROM log
+        WHERE source IN ('kernel', 'driver') AND ts_ns IS NOT NULL
+          AND (signature = 'xid' OR regexp_matches(message, '[0-9]{3}'))
+        """,
+    ),
+    # The allocator's own record of a failed request, and the exception that the process printed of it. The size that
+    # is recorded is rounded to 512 bytes, the printed one to two decimals.
+    "allocation-failed": (
+        5 * _SECOND,
+        """
+        SELECT 'out of memory', rank, size_bytes, artifact_id, row, NULL, ts_ns
+        FROM memory_event WHERE action = 'oom' AND ts_ns IS NOT NULL
+        UNION ALL
+        SELECT 'out of memory', rank, CAST(fields ->> 'requested_bytes' AS DOUBLE), artifact_id, min(row), min(line),
+            ts_ns
+        FROM log_event
+        WHERE class = 'mem.gpu.oom' AND (fields ->> 'requested_bytes') IS NOT NULL AND ts_ns IS NOT NULL
+        GROUP BY ALL
+        """,
+    ),
+    # torchrun's table repeats the time of the error file that the worker wrote.
+    "worker-failed": (
+        1 * _SECOND,
+        """
+        SELECT concat('rank ', coalesce(fields ->> 'rank', CAST(rank AS VARCHAR)), ' attempt ', attempt), NULL, NULL,
+            artifact_id, min(row), min(line), ts_ns
+        FROM log
+        WHERE ts_ns IS NOT NULL
+          AND (
+              signature IN ('torchrun-root-cause', 'torchrun-failure') AND (fields ->> 'error_time') IS NOT NULL
+              OR artifact_id IN (SELECT id FROM artifact WHERE format = 'torchelastic_error') AND rank IS NOT NULL
+          )
+        GROUP BY ALL
+        """,
+    ),
+    # The same message of the same rank, in its own log and in one that gathers several.
+    "message": (
+        2 * _SECOND,
+        """
+        SELECT concat_ws(': ', exception, left(message, 300)), rank, NULL, artifact_id, row, line, ts_ns
+        FROM log
+        WHERE role IN ('primary', 'symptom', 'secondary') AND rank IS NOT NULL AND ts_ns IS NOT NULL
+          AND source NOT IN ('kernel', 'driver') AND length(message) >= 20
+          AND coalesce(signature, '') NOT IN ('torchrun-root-cause', 'torchrun-failure')
+          AND coalesce(fields ->> 'via', '') <> 'torchrun'
+        """,
+    ),
+    # When a collective that timed out was enqueued: the recorder's time, and the watchdog's line less what it waited.
+    "collective-enqueued": (
+        2 * _SECOND,
+        """
+        SELECT concat('sequence ', sequence), rank, NULL, artifact_id, row, NULL, ts_ns
+        FROM collective WHERE rank IS NOT NULL AND completed_ns IS NULL AND ts_ns IS NOT NULL
+        UNION ALL
+        SELECT concat('sequence ', fields ->> 'sequence'), rank, NULL, artifact_id, row, line,
+            ts_ns - 1000000 * CAST(fields ->> 'elapsed_ms' AS BIGINT)
+        FROM log_event
+        WHERE signature = 'nccl-watchdog-timeout' AND rank IS NOT NULL AND ts_ns IS NOT NULL
+          AND regexp_matches(coalesce(fields ->> 'elapsed_ms', ''), '^[0-9]{1,12}$')
+        """,
+    ),
+    # All members leave a collective together; the recorder looks several times a second.
+    "collective-end": (
+        _SECOND // 2,
+        """
+        SELECT concat_ws(' ', c.operation, c.sequence, 'of group', n.text, g.ranks), NULL, NULL,
+            c.artifact_id, c.row, NULL, c.completed_ns
+        FROM collective AS c
+        JOIN process_group AS g ON g.id = c.group_id AND g.artifact_id = c.artifact_id
+        LEFT JOIN string AS n ON n.id = g.name_id
+        WHERE c.completed_ns IS NOT NULL AND c.sequence IS NOT NULL AND c.operation NOT SIMILAR TO '.*(send|recv).*'
+        QUALIFY row_number() OVER (PARTITION BY c.artifact_id ORDER BY c.completed_ns DESC, c.row) <= 200
+        """,
+    ),
+    # A step's value as the log printed it and as a file of metrics holds it; a rate alone can be equal by chance.
+    "step-metric": (
+        5 * _SECOND,
+        """
+        SELECT concat(name, ' ', value, ' of step ', step), rank, NULL, artifact_id, row, line, ts_ns
+        FROM metric
+        WHERE name IN ('loss', 'grad_norm') AND isfinite(value) AND value <> round(value, 1)
+          AND step IS NOT NULL AND ts_ns IS NOT NULL
+        QUALIFY row_number() OVER (PARTITION BY artifact_id ORDER BY row DESC) <= 500
+        """,
+    ),
+}
+_PAIRS = f"""
+WITH
+numbered AS (
+    SELECT *,
+        count(*) OVER (PARTITION BY kind, identity, rank, artifact_id) AS n,
+        row_number() OVER (PARTITION BY kind, identity, rank, artifact_id ORDER BY ns, row) AS k
+    FROM landmark
+    WHERE artifact_id IN (SELECT id FROM artifact WHERE clock <> 'none')
+)
+SELECT a.kind, a.artifact_id, a.row, a.line, a.ns, b.artifact_id, b.row, b.line, b.ns, a.slack_ns, left(a.identity, 200)
+FROM numbered AS a
+JOIN numbered AS b
+    ON b.kind = a.kind AND b.identity = a.identity AND b.k = a.k AND b.n = a.n AND b.artifact_id > a.artifact_id
+    AND coalesce(a.rank = b.rank, true)
+    AND coalesce(abs(a.size - b.size) <= 0.01 * greatest(a.size, b.size), true)
+WHERE a.n <= {_MAX_SAME}
+QUALIFY row_number() OVER (
+    PARTITION BY a.kind, a.artifact_id, b.artifact_id ORDER BY a.ns DESC, a.row DESC, b.row DESC
+) <= {_MAX_PAIRS}
+ORDER BY a.artifact_id, b.artifact_id, a.kind, a.row, b.row
+"""
+
+
+def shared_events(con: duckdb.DuckDBPyConnection) -> Sequence[Shared]:
+    """Every pair of rows that tell of one event, in a fixed order."""
+    parts = [
+        f"SELECT '{kind}' AS kind, {slack} AS slack_ns, * FROM ({select})"
+        " AS l(identity, rank, size, artifact_id, row, line, ns)"
+        for kind, (slack, select) in _LANDMARKS.items()
+    ]
+    con.execute(f"CREATE OR REPLACE TEMP TABLE landmark AS {' UNION ALL '.join(parts)}")
+    rows = con.execute(_PAIRS).fetchall()
+    con.execute("DROP TABLE landmark")
+    return [Shared(*row) for row in rows]
