@@ -9,6 +9,7 @@ from forensics.artifact import Sink, Source, Stacks
 from forensics.formats import _log_judge as judge
 from forensics.formats._log_blocks import Block
 from forensics.formats._log_catalogue import catalogue
+from forensics.formats._log_compile import CompileLines
 from forensics.formats._log_lines import Block as LineBlock
 from forensics.formats._log_lines import Piece, decoded, read_blocks
 from forensics.formats._log_metrics import has_metric_word, may_count
@@ -72,6 +73,7 @@ class Session:
         self._partial: dict[int, str] = {}
         self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples)
         self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events)
+        self._compile = CompileLines(sink, self._survey.labels, self._clock, self._processes)
         self._tests = judge.TestRun()
         self._plain: set[bytes] = set()
         self._last_text = ""  # of the block before
@@ -84,6 +86,7 @@ class Session:
     def run(self) -> None:
         with self._source.open() as stream:
             for block in read_blocks(stream):
+                self._compile.read(block)
                 rest: LineBlock | None = block
                 while rest is not None:
                     rest = self._read(rest)
@@ -92,6 +95,7 @@ class Session:
             self._end_table(proc)
         self._events.close()
         self._samples.close()
+        self._compile.close(n_read=self._n_lines)
         self._threads.close(complete=not self._source.damage, n_read=self._n_lines)
         if self._n_stacks or self._threads.any:
             self._sink.emit("stack", self._stacks.table())

@@ -243,7 +243,7 @@ class TraceRows:
         start = process.started.get(_without_attempt(record.fields))
         frames = start.frames if start else self._frames(process, record.fields.get("stack"))
         if kind == "graph-break":
-            frames = _quoted_frames(text) or frames
+            frames = quoted_frames(text) or frames
         label = frames[-1].function if frames else None
         if kind.startswith("cache"):
             text = f"{name}: {text[:300]}"
@@ -365,7 +365,7 @@ def _joined(text: str, key: str | None = None) -> str:
     return text[:_MAX_TEXT].strip()
 
 
-def _quoted_frames(text: str) -> list[Frame]:
+def quoted_frames(text: str) -> list[Frame]:
     """The user's frames that a graph break quotes, else the place that it names."""
     _, _, quoted = text.partition("User code traceback:\n")
     quoted = quoted.partition("\n\n")[0]
