@@ -2,8 +2,8 @@
 
     python benchmarks/recorder.py [--rounds N] [--seconds S] [--model NAME]...
 
-Loops with and without a recorder take turns in one process, in rounds; a figure is the median over rounds of the CPU time,
-`with / without`. CPU only. `nonfinite` is the cost of the steps that are recorded operator by operator.
+Loops with and without a recorder take turns in one process, in rounds; a figure is the median over rounds of the
+ratio of their CPU times. CPU only. `nonfinite` is the cost of the steps that are recorded operator by operator.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def _decoder(width: int, n_layers: int, batch: int, length: int) -> tuple[nn.Mod
 class Classifier(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+        self.net = nn.Sequential(
+            nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x).square().mean()
@@ -104,8 +106,11 @@ def measure(name: str, options: dict[str, Any], seconds: float, rounds: int, fol
     loop(model, data, seconds / 2)
     ratios, bare = [], []
     for number in range(rounds):
+
         def record(optimizer: Any, number: int = number) -> Any:
-            return fr.record(folder / f"{name}-{number}", model=model, optimizer=optimizer, options=fr.Options(**options))
+            return fr.record(
+                folder / f"{name}-{number}", model=model, optimizer=optimizer, options=fr.Options(**options)
+            )
 
         pair = [loop(model, data, seconds), loop(model, data, seconds, record)]
         if number % 2:  # whoever comes second has the warmer caches
@@ -147,7 +152,9 @@ def main() -> None:
             for recorder, options in RECORDERS.items():
                 found = measure(name, options, given.seconds, given.rounds, Path(folder))
                 figures[f"{name}/{recorder}"] = found
-                print(f"{name:8} {recorder:10} {found['ms_a_step']:10.3f} {100 * (found['ratio'] - 1):8.2f} %", flush=True)
+                print(
+                    f"{name:8} {recorder:10} {found['ms_a_step']:10.3f} {100 * (found['ratio'] - 1):8.2f} %", flush=True
+                )
             ratio = recorded_step(name, 3 * given.rounds)
             figures[f"{name}/nonfinite"] = {"ratio": ratio}
             print(f"{name:8} {'nonfinite':10} {'':10} {ratio:8.2f} x (steps recorded operator by operator)", flush=True)

@@ -36,7 +36,17 @@ EVENT_TABLES = (
     "compile_event",
     "position",
 )
-_TEXT_COLUMNS = {"name_id", "entity_id", "shapes_id", "shape_id", "request_id", "op_id", "module_id", "reason_id"} | {
+_TEXT_COLUMNS = {
+    "name_id",
+    "entity_id",
+    "shapes_id",
+    "shape_id",
+    "request_id",
+    "op_id",
+    "module_id",
+    "autograd_id",
+    "reason_id",
+} | {
     "exception_id",
     "message_id",
     "function_id",

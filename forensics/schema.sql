@@ -481,6 +481,7 @@ CREATE TABLE node (
     phase VARCHAR NOT NULL,
     op_id UBIGINT,
     module_id UBIGINT,
+    autograd_id UBIGINT,
     sequence BIGINT,
     stack_id UBIGINT
 );
@@ -498,6 +499,7 @@ COMMENT ON COLUMN node.stack_id IS 'stack.id of the innermost frame; NULL when n
 COMMENT ON COLUMN node.phase IS 'forward | backward | optimizer';
 COMMENT ON COLUMN node.op_id IS 'string.id of the operator; NULL for parameters and other tensors without one';
 COMMENT ON COLUMN node.module_id IS 'string.id of the module path';
+COMMENT ON COLUMN node.autograd_id IS 'string.id of the autograd node that ran a backward operator; NULL unknown';
 
 CREATE TABLE edge (
     artifact_id INTEGER NOT NULL,
@@ -550,7 +552,7 @@ COMMENT ON COLUMN tensor.n_inf IS 'Number of infinite elements';
 COMMENT ON COLUMN tensor.norm IS 'Euclidean norm of the finite elements';
 COMMENT ON COLUMN tensor.std IS 'Standard deviation of the finite elements';
 COMMENT ON COLUMN tensor.zero_ratio IS 'Share of elements that are zero';
-COMMENT ON COLUMN tensor.role IS 'input | output | parameter | gradient | buffer | optimizer | checkpoint | adapter';
+COMMENT ON COLUMN tensor.role IS 'input | output | parameter | gradient | missing-gradient | bucket (a gradient before reduction) | placement (where a tensor lies) | buffer | optimizer | checkpoint | adapter';
 COMMENT ON COLUMN tensor.name_id IS 'string.id of the parameter, module or checkpoint key';
 COMMENT ON COLUMN tensor.node_id IS 'node.node_id that has it as input or output';
 COMMENT ON COLUMN tensor.absmax IS 'Largest finite absolute value';

@@ -17,11 +17,14 @@ Line: `step` and `role` are required.
 | `order` | ordinal of the operator in its step, from 0; lines of one operator share it |
 | `op` | operator; without it the line says something of a tensor, not of a graph's node |
 | `module` | path of the module, or name of the parameter |
-| `role` | input, output, gradient, parameter |
+| `role` | input, output, gradient, parameter, bucket (a gradient before it is reduced over the ranks) |
 | `n`, `n_nan`, `n_inf` | elements, those that are NaN, those that are infinite |
 | `absmax`, `norm` | largest finite absolute value; Euclidean norm (of finite values, or as it is: NaN, Infinity) |
 | `ts_ns` | ns since the epoch |
-| `name`, `device`, `std`, `zero_ratio`, `checksum` | optional columns of `tensor`; `name` goes before `module` |
+| `name`, `device`, `std`, `zero_ratio`, `checksum`, `addr`, `version` | as in `tensor`; `name` goes before `module` |
+| `from` | of an input: `order` of the operator that last wrote its memory |
+| `sequence`, `autograd` | of an operator: autograd's sequence number; backward only: the autograd node that ran it |
+| `missing` | true for a parameter that had no gradient |
 | `stack` | optional: frames, outermost first, as [function, file, line] |
 
 A line may end anywhere when the job dies: it is skipped with a warning. Unknown keys are ignored. A reader that knows
@@ -30,29 +33,24 @@ version 1 refuses others: their statistics may mean something else.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from forensics.artifact import Frame, Head, Sink, Source, Stacks
-from forensics.errors import ArtifactError
-from forensics.formats._lenient_json import JsonError, as_float, as_int, parse_json
+from forensics.formats._lenient_json import as_float, as_int
 from forensics.formats._quantities import parse_number
-from forensics.formats._text_lines import BadLines, decode_text, numbered_lines
-from forensics.redact import masked_value
+from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
+from forensics.formats._text_lines import BadLines
 
-VERSION = 2
+VERSION = 3
 TITLE = "Statistics of tensors (forensics.tensor_stats)"
 PROVIDES = ("tensor", "node", "fact")
 
 FORMAT = "forensics.tensor_stats/1"
-_FAMILY = "forensics.tensor_stats/"
-_MARK = re.compile(r'\s{0,100}\{\s{0,20}"format"\s{0,20}:\s{0,20}"forensics\.tensor_stats/')
 _NODE_PHASES = {"forward": "forward", "backward": "backward", "gradient": "backward", "parameter": "optimizer"}
-_ROLES = {"input", "output", "gradient", "parameter"}
+_ROLES = {"input", "output", "gradient", "parameter", "bucket"}
 _BATCH_ROWS = 32_768
 _MAX_TEXT = 1000
 _INT32_MAX = 2**31 - 1
@@ -63,75 +61,31 @@ _TENSOR = _EVENT | {
     **dict.fromkeys(("n_nan", "n_inf"), pa.int64()),
     **dict.fromkeys(("absmax", "norm", "std", "zero_ratio"), pa.float64()),
     "device": pa.int32(),
-    "checksum": pa.uint64(),
+    **dict.fromkeys(("checksum", "addr"), pa.uint64()),
+    "version": pa.int64(),
 }
 _PLACE = {"table": pa.string(), "row": pa.int64(), "line": pa.int64()}
-_NODE = (
-    _EVENT | {"graph_id": pa.int64(), "stack_id": pa.uint64()} | dict.fromkeys(("phase", "op", "module"), pa.string())
-)
+_NODE = _EVENT | {"graph_id": pa.int64(), "sequence": pa.int64(), "stack_id": pa.uint64()}
+_NODE |= dict.fromkeys(("phase", "op", "module", "autograd"), pa.string())
+_EDGE = dict.fromkeys(("graph_id", "from_node", "to_node", "tensor_row"), pa.int64())
 
 
 def recognise(head: Head) -> int:
-    text = decode_text(head.data[:4096]).lstrip("\ufeff")
-    if _MARK.match(text):
-        return 95
-    first = text.split("\n", 1)[0]
-    return 90 if f'"{_FAMILY}' in first and first.lstrip().startswith("{") and '"format"' in first else 0
+    return sure_of_format(head, "forensics.tensor_stats")
 
 
 def load(source: Source, sink: Sink) -> None:
     bad = BadLines(sink, "bad-json", "the tensors of that line")
     rows = _Rows(sink)
-    lines = _objects(source, bad)
+    lines = json_objects(source, bad)
     _number, header = next(lines, (0, {}))
-    version = header.get("format")
-    if version != FORMAT:
-        found = str(version)[:100] if version else "no header line"
-        raise ArtifactError(
-            f"{source.name}: {found}; expected {FORMAT}; use the reader that came with its recorder", byte=0
-        )
-    _describe(sink, header)
+    check_version(source, header, FORMAT)
+    describe_process(sink, header, facts=True)
     for number, line in lines:
         if not rows.add(line, number):
             bad.add(number, "neither step nor role of a tensor; expected both")
     bad.close()
     rows.finish(n_bad=bad.count, complete=bad.count == 0 and source.damage is None)
-
-
-def _objects(source: Source, bad: BadLines) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, text, whole in numbered_lines(source):
-        if not text.strip():
-            continue
-        try:
-            value = parse_json(text.lstrip("\ufeff")) if whole else None
-        except JsonError as error:
-            bad.add(number, f"{error} ({text[:60]!r}); expected one JSON object a line")
-            continue
-        if isinstance(value, dict):
-            yield number, value
-        else:
-            bad.add(number, "no JSON object, or too long; expected one JSON object a line")
-
-
-def _describe(sink: Sink, header: dict[str, Any]) -> None:
-    rank = as_int(header.get("rank"), 0, _INT32_MAX)
-    host = header.get("host")
-    sink.proc(
-        0,
-        rank=rank,
-        rank_origin="none" if rank is None else "content",
-        local_rank=as_int(header.get("local_rank"), 0, _INT32_MAX),
-        world_size=as_int(header.get("world_size"), 1, _INT32_MAX),
-        host=host[:_MAX_TEXT] if isinstance(host, str) and host else None,
-        pid=as_int(header.get("pid"), 0),
-        attempt=as_int(header.get("attempt"), 0, _INT32_MAX),
-    )
-    told = {"format", "rank", "local_rank", "world_size", "host", "pid", "attempt"}
-    others = [(key, value) for key, value in header.items() if key not in told and isinstance(value, str | int | float)]
-    for key, value in others[:100]:
-        scope = "version" if key in {"torch", "python", "cuda"} else "option"
-        text = str(value).lower() if isinstance(value, bool) else str(value)
-        sink.fact(key, masked_value(key, text)[:_MAX_TEXT], scope=scope, line=1, number=as_float(value), proc=0)
 
 
 class _Rows:
@@ -143,6 +97,7 @@ class _Rows:
         self._tensors: list[dict[str, Any]] = []
         self._places: list[dict[str, Any]] = []
         self._nodes: list[dict[str, Any]] = []
+        self._edges: list[dict[str, Any]] = []
         self._n_tensors = self._n_nodes = 0
         self._seen: set[int] = set()
         self._step: int | None = None
@@ -160,12 +115,13 @@ class _Rows:
         is_node = isinstance(op, str) and order is not None and phase is not None
         if is_node:
             self._add_node(line, step, order or 0, str(phase), ts_ns)
+            self._add_edge(line, step, order or 0)
         row: dict[str, Any] = {key: as_float(_number(line.get(key))) for key in ("absmax", "norm", "std", "zero_ratio")}
         row |= {key: as_int(line.get(key), 0) for key in ("n_nan", "n_inf")}
         row |= {
             "step": step,
             "ts_ns": ts_ns,
-            "role": role,
+            "role": "missing-gradient" if line.get("missing") is True else role,
             "name": _text(line.get("name")) or _text(line.get("module")),
         }
         row |= {
@@ -173,7 +129,8 @@ class _Rows:
             "dtype": _text(line.get("dtype")),
             "shape": _shape(line.get("shape")),
         }
-        row |= {"device": as_int(line.get("device"), -1, 1023), "checksum": as_int(line.get("checksum"), 0, 2**64 - 1)}
+        row |= {"device": as_int(line.get("device"), -1, 1023), "version": as_int(line.get("version"), 0)}
+        row |= {key: as_int(line.get(key), 0, 2**64 - 1) for key in ("checksum", "addr")}
         self._tensors.append({"row": self._n_tensors, **row})
         self._places.append({"table": "tensor", "row": self._n_tensors, "line": number})
         self._n_tensors += 1
@@ -188,15 +145,20 @@ class _Rows:
             return
         self._seen.add(order)
         node = {"row": self._n_nodes, "step": step, "ts_ns": ts_ns, "graph_id": step, "node_id": order, "phase": phase}
-        stack = self._stacks.add(_frames(line.get("stack")))
-        self._nodes.append(
-            {**node, "op": _text(line.get("op")), "module": _text(line.get("module")), "stack_id": stack}
-        )
+        node |= {key: _text(line.get(key)) for key in ("op", "module", "autograd")}
+        node |= {"sequence": as_int(line.get("sequence")), "stack_id": self._stacks.add(_frames(line.get("stack")))}
+        self._nodes.append(node)
         self._n_nodes += 1
+
+    def _add_edge(self, line: dict[str, Any], step: int, order: int) -> None:
+        writer = as_int(line.get("from"), 0)
+        if writer is not None and writer < order:
+            ends = {"graph_id": step, "from_node": writer, "to_node": order}
+            self._edges.append(ends | {"tensor_row": self._n_tensors})
 
     def _flush(self) -> None:
         waiting = (("node", _NODE, self._nodes), ("tensor", _TENSOR, self._tensors), ("position", _PLACE, self._places))
-        for table, types, rows in waiting:
+        for table, types, rows in (*waiting, ("edge", _EDGE, self._edges)):
             if rows:
                 columns = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in types.items()}
                 self._sink.emit(table, pa.table(columns))

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
-import orjson
-import pyarrow as pa
-
-from forensics.artifact import Frame, Head, Sink, Source, Stacks
+from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
+from forensics.formats._callstack import emit_failure
 from forensics.formats._lenient_json import JsonError, JsonWalk, Path, as_int, decode_at
-from forensics.formats._log_catalogue import catalogue
 from forensics.formats._quantities import epoch_ns
 from forensics.formats._text_lines import decode_text, read_text
 
@@ -26,12 +22,7 @@ TITLE = "torchelastic error file (error.json)"
 PROVIDES = ("log_event",)
 
 _MAX_BYTES = 16 << 20
-_MAX_FRAMES = 2000
-_MAX_MESSAGE = 100_000
 _OPENING = re.compile(r'\s*\{\s*"(message)"\s*:')
-_FRAME = re.compile(r'[\s|]*File "([^"]{1,1000})", line ([0-9]{1,9})(?:, in (.{1,500}))?')
-_EXCEPTION = re.compile(r"[\s|]{0,40}([A-Za-z_]\w{0,100}(?:\.\w{1,100}){0,20})(?::|$)")
-_EXCEPTION_ENDS = ("Error", "Exception", "Exit", "Interrupt", "Warning", "Timeout", "Group", "Iteration")
 
 
 def recognise(head: Head) -> int:
@@ -72,7 +63,17 @@ def load(source: Source, sink: Sink) -> None:
         error.callstack = error.callstack or _cut_string(text, '"py_callstack"')
     if not error.message and not error.callstack:
         raise ArtifactError(f"{source.name}: no message; expected the error file of a torchelastic worker", byte=0)
-    _emit(sink, error, text)
+    emit_failure(
+        sink,
+        error.message,
+        error.callstack,
+        fallback=("torchelastic-error-file", "exception.unknown"),
+        source="torchrun",
+        ts_ns=error.timestamp_ns,
+        line=text.count("\n", 0, error.position) + 1,
+        byte=len(text[: error.position].encode()),
+        fields={} if error.error_code is None else {"error_code": error.error_code},
+    )
     if error.error_code is not None:
         sink.proc(0, exit_code=error.error_code)
     if error.timestamp_ns is not None:
@@ -107,60 +108,3 @@ def _cut_string(text: str, key: str) -> str:
             continue
         return value if isinstance(value, str) else ""
     return ""
-
-
-def _emit(sink: Sink, error: _Error, text: str) -> None:
-    frames, raised = _read_traceback(error.callstack)
-    stacks = Stacks()
-    stack = stacks.add(frames)
-    said = (error.message or error.callstack)[:_MAX_MESSAGE]
-    exception = _exception_of(error.message) or raised
-    more: dict[str, Any] = {} if error.error_code is None else {"error_code": error.error_code}
-    # What the message says is what a log with the same message would say.
-    named = [(m.name, m.cls, m.role, {**m.fields, **more}) for m in catalogue().match(said) if m.role != "noise"]
-    events = named or [("torchelastic-error-file", "exception.unknown", "primary", more)]
-    rows = [
-        {
-            "row": number,
-            "ts_ns": error.timestamp_ns,
-            "line": text.count("\n", 0, error.position) + 1,
-            "byte": len(text[: error.position].encode()),
-            "source": "torchrun",
-            "level": "error",
-            "signature": name,
-            "class": kind,
-            "role": role,
-            "exception": exception,
-            "message": said.removeprefix(f"{exception}: "),
-            "stack_id": stack,
-            "fields": orjson.dumps(fields).decode(),
-        }
-        for number, (name, kind, role, fields) in enumerate(events)
-    ]
-    if stack is not None:
-        sink.emit("stack", stacks.table())
-    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
-    columns["stack_id"] = pa.array(columns["stack_id"], pa.uint64())
-    sink.emit("log_event", pa.table(columns))
-
-
-def _read_traceback(callstack: str) -> tuple[list[Frame], str | None]:
-    """Frames (outermost first) and exception type of the last traceback in a text: the one that was not survived."""
-    frames: list[Frame] = []
-    raised = None
-    for line in callstack.split("\n"):
-        if "Traceback (most recent call last)" in line:
-            frames, raised = [], None
-            continue
-        match = _FRAME.match(line)
-        if match:
-            if len(frames) < _MAX_FRAMES:
-                frames.append(Frame((match[3] or "<module>").strip(), match[1], min(int(match[2]), 2**31 - 1)))
-        elif frames and raised is None and not line.startswith("    "):
-            raised = _exception_of(line)
-    return frames, raised
-
-
-def _exception_of(message: str) -> str | None:
-    match = _EXCEPTION.match(message.split("\n", 1)[0][:3000])
-    return match[1] if match and match[1].endswith(_EXCEPTION_ENDS) else None

@@ -1,8 +1,8 @@
 """Small recorders for PyTorch training code, so that the next failure leaves enough evidence.
 
-`record(OUT, model=..., optimizer=...)` is all that a plain loop needs, `ForensicsCallback(OUT)` all that the Hugging Face
-Trainer needs. Importing this package loads nothing but the standard library; torch is used only where training code
-gives a model to record.
+`record(OUT, model=..., optimizer=...)` is all that a plain loop needs, `ForensicsCallback(OUT)` all that the Trainer of
+Hugging Face needs. Importing this package loads nothing but the standard library; torch is used only where training
+code gives a model to record.
 """
 
 from __future__ import annotations

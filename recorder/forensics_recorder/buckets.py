@@ -6,11 +6,13 @@ line is the one to look at.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from forensics_recorder.journal import Journal
 
 FORMAT = "forensics.tensor_stats/1"
@@ -30,7 +32,7 @@ class Buckets:
     def look(self, bucket: Any) -> None:
         self.n_buckets += 1
         total = float(bucket.buffer().float().abs().sum())
-        if total == total and total != float("inf"):
+        if math.isfinite(total):
             return
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             n_nan = int(torch.isnan(gradient).sum())
@@ -52,3 +54,8 @@ def _look_then_reduce(state: Buckets, bucket: Any) -> torch.futures.Future[torch
     buffer = bucket.buffer().div_(group.size())
     reduced = dist.all_reduce(buffer, group=group, async_op=True).get_future()
     return reduced.then(lambda done: done.value()[0])
+
+
+# DDP compares the annotation with the class itself, which a postponed one is not.
+_look_then_reduce.__annotations__["bucket"] = dist.GradBucket
+_look_then_reduce.__annotations__["return"] = torch.futures.Future[torch.Tensor]

@@ -17,5 +17,5 @@ def bundle(out: str | os.PathLike[str], archive: str | os.PathLike[str] | None =
     part = target.with_name(f".{target.name}.{os.getpid()}")
     with tarfile.open(part, "w:gz") as tar:
         tar.add(folder, arcname=folder.name, filter=lambda info: None if Path(info.name).name.startswith(".") else info)
-    os.replace(part, target)
+    part.replace(target)
     return target

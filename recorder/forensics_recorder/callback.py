@@ -9,8 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from forensics_recorder.recorder import Options, Recorder
 from transformers import TrainerCallback
+
+from forensics_recorder.recorder import Options, Recorder
+from forensics_recorder.values import loss_of
 
 
 class ForensicsCallback(TrainerCallback):  # type: ignore[misc]
@@ -28,6 +30,14 @@ class ForensicsCallback(TrainerCallback):  # type: ignore[misc]
         hooked = inner if hasattr(inner, "register_step_pre_hook") else None
         self.recorder = Recorder(self._out, model=model, optimizer=hooked, options=self._options)
         self.recorder.event("train_begin", {"max_steps": state.max_steps, "first_step": state.global_step})
+        if model is not None:
+            model.register_forward_hook(self._on_forward)
+
+    def _on_forward(self, model: Any, args: Any, output: Any) -> None:
+        """The loss as the model gave it: what the Trainer logs is averaged, and NaN is left out of the average."""
+        loss = loss_of(output)
+        if self.recorder is not None and model.training and loss is not None:
+            self.recorder.log(loss=loss)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.recorder is not None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 FORMAT = "forensics.environment/1"
@@ -31,7 +32,7 @@ def environment(header: dict[str, Any]) -> dict[str, Any]:
     facts = header | {
         "format": FORMAT,
         "command": " ".join(sys.orig_argv),
-        "cwd": os.getcwd(),
+        "cwd": str(Path.cwd()),
         "versions": {"python": platform.python_version(), "kernel": platform.release()} | _versions(),
         "env": dict(sorted(known.items())),
         "git": _git(),
@@ -50,13 +51,15 @@ def _versions() -> dict[str, str]:
     torch = sys.modules.get("torch")
     if torch is not None:
         found["torch"] = str(torch.__version__)
-        found |= {name: str(value) for name, value in (("cuda", torch.version.cuda), ("hip", torch.version.hip)) if value}
+        found |= {
+            name: str(value) for name, value in (("cuda", torch.version.cuda), ("hip", torch.version.hip)) if value
+        }
     return found
 
 
 def _git() -> dict[str, str]:
     def ask(*words: str) -> str:
-        done = subprocess.run(("git", *words), capture_output=True, text=True, timeout=5, check=True)
+        done = subprocess.run(("git", *words), capture_output=True, text=True, timeout=5, check=True)  # noqa: S603
         return done.stdout.strip()
 
     try:
@@ -74,9 +77,7 @@ def _flags(torch: Any) -> dict[str, Any]:
         "cudnn_deterministic": lambda: torch.backends.cudnn.deterministic,
         "cudnn_allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
         "matmul_allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
-        "matmul_reduced_precision_reduction": lambda: (
-            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
-        ),
+        "matmul_reduced_precision_reduction": lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
         "default_dtype": lambda: str(torch.get_default_dtype()).rpartition(".")[2],
         "anomaly_mode": torch.is_anomaly_enabled,
         "torch_seed": torch.initial_seed,
@@ -112,7 +113,9 @@ def device_map(model: Any, declared: Any = None) -> list[dict[str, Any]]:
             row |= {"addr": tensor.data_ptr() if tensor.device.type != "meta" else 0}
             row |= {"requires_grad": tensor.requires_grad}
             if isinstance(declared, dict):
-                prefix = max((p for p in declared if name == p or name.startswith(f"{p}.") or p == ""), key=len, default=None)
+                prefix = max(
+                    (p for p in declared if name == p or name.startswith(f"{p}.") or p == ""), key=len, default=None
+                )
                 row["declared"] = None if prefix is None else str(declared[prefix])
             rows.append(row)
             if len(rows) >= _MAX_PARAMETERS:

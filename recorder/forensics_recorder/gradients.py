@@ -69,7 +69,7 @@ class Gradients:
     def _totals(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         grads = [row for row in rows if row["role"] == "gradient"]
         squares = sum(row["norm"] ** 2 for row in grads if row.get("norm") is not None)
-        totals: dict[str, Any] = {"recorded_grad_norm": short(math.sqrt(squares)) if squares >= 0 else math.nan}
+        totals: dict[str, Any] = {"grad_norm": short(math.sqrt(squares)) if squares >= 0 else math.nan}
         totals["gradients_missing"] = sum(row.get("missing", False) for row in grads)
         totals["gradients_nonfinite"] = sum(bool(row.get("n_nan", 0) + row.get("n_inf", 0)) for row in grads)
         adapters = [row for row in grads if any(mark in row["name"].lower() for mark in _ADAPTER)]

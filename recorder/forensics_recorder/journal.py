@@ -38,7 +38,7 @@ class Journal:
                 self._begin()
             elif self._size >= self._max_bytes:
                 self.close()
-                os.replace(self.path, self._older)
+                self.path.replace(self._older)
                 self._begin()
             if self._n_lost:
                 lines = ({"recorder": "lines lost", "n": self._n_lost}, *lines)
@@ -80,7 +80,7 @@ def write_whole(path: Path, content: str | bytes) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(data)
-        os.replace(part, path)
+        part.replace(path)
     except OSError:
         return False
     return True

@@ -1,4 +1,4 @@
-"""Device memory: allocator history with a snapshot when it runs out or on demand, counters, and who keeps tensors alive.
+"""Device memory: allocator history with a snapshot when it runs out or on demand, counters, who keeps tensors alive.
 
 Snapshots are the pickles of `torch.cuda.memory._snapshot()`; `forensics` reads them without executing anything in them.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from forensics_recorder.journal import encode, write_whole
 
 FORMAT = "forensics.references/1"
@@ -23,7 +24,9 @@ _MAX_REFERRERS = 40
 class Memory:
     """Records the allocator's history of this process, where there is a CUDA device; else only reference chains."""
 
-    def __init__(self, folder: Path, header: dict[str, Any], *, max_entries: int = 100_000, stacks: str = "all") -> None:
+    def __init__(
+        self, folder: Path, header: dict[str, Any], *, max_entries: int = 100_000, stacks: str = "all"
+    ) -> None:
         self._folder = folder
         self._header = header
         self._n = 0
@@ -79,7 +82,10 @@ def host_counters() -> dict[str, Any]:
     """Resident bytes of this process and open files, from /proc; nothing where that does not exist."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
-        return {"rss_bytes": pages * os.sysconf("SC_PAGE_SIZE"), "open_files": len(os.listdir("/proc/self/fd"))}
+        return {
+            "rss_bytes": pages * os.sysconf("SC_PAGE_SIZE"),
+            "open_files": sum(1 for _ in Path("/proc/self/fd").iterdir()),
+        }
     except (OSError, ValueError, IndexError):
         return {}
 
@@ -96,7 +102,7 @@ def reference_chains(*, largest: int = 20) -> list[dict[str, Any]]:
             tensors.setdefault(storage.data_ptr(), candidate)
     ordered = sorted(tensors.values(), key=lambda t: -t.untyped_storage().nbytes())[:largest]
     del tensors
-    rows = []
+    rows: list[dict[str, Any]] = []
     for tensor in ordered:
         row = {"bytes": tensor.untyped_storage().nbytes(), "shape": list(tensor.shape), "device": str(tensor.device)}
         row |= {"dtype": str(tensor.dtype).rpartition(".")[2], "requires_grad": tensor.requires_grad}

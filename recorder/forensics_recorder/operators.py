@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any, Callable, Iterator
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import torch
 from forensics_recorder.values import statistics
 
 # Operators that only make or mark memory say nothing about where a value comes from.
@@ -70,7 +71,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[misc]
         if func.is_view or name in _SILENT or len(self.rows) >= _MAX_ROWS:
             result = func(*args, **kwargs)
             if not func.is_view and name != "aten::detach":
-                self._guarded(lambda: [self._forget(tensor) for tensor in _floating(result)])
+                self._guarded(lambda: self._forget(*_floating(result)))
             return result
         inputs = self._guarded(lambda: [self._row(tensor, "input") for tensor in _floating((args, kwargs))]) or []
         result = func(*args, **kwargs)
@@ -111,11 +112,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[misc]
             row.pop("stack", None)
         self.rows += rows
 
-    def _forget(self, tensor: Any) -> None:
+    def _forget(self, *tensors: Any) -> None:
         """Memory that is given out anew holds other values than those seen there before."""
-        storage = _storage_of(tensor)
-        self._known.pop(storage, None)
-        self._writers.pop(storage, None)
+        for storage in map(_storage_of, tensors):
+            self._known.pop(storage, None)
+            self._writers.pop(storage, None)
 
     def _row(self, tensor: Any, role: str) -> dict[str, Any]:
         storage, place = _storage_of(tensor), _place_of(tensor)
@@ -156,7 +157,7 @@ def _place_of(tensor: Any) -> tuple[Any, ...]:
 
 def _own_frames() -> list[tuple[str, str, int]]:
     """The job's frames, outermost first, without those of libraries and of these recorders."""
-    here = os.path.dirname(__file__)
+    here = str(Path(__file__).parent)
     frames: list[tuple[str, str, int]] = []
     frame: Any = sys._getframe(1)
     while frame and len(frames) < _MAX_FRAMES:

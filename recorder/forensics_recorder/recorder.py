@@ -14,6 +14,7 @@ reaches the training code; the one exception is `Halted`, which is raised when a
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -28,7 +29,7 @@ from forensics_recorder.identity import Identity, identify
 from forensics_recorder.journal import Journal, encode, write_whole
 from forensics_recorder.steps import FORMAT as STEPS_FORMAT
 from forensics_recorder.steps import StallWatch, Steps
-from forensics_recorder.values import is_tensor
+from forensics_recorder.values import is_tensor, loss_of
 
 EVENTS_FORMAT = "forensics.events/1"
 _SKIPS_BEFORE_SUSPICION = 3  # a scaler skips a step now and then by design
@@ -134,11 +135,9 @@ class Recorder:
 
         When the step turns out not to be finite, the call is what is run again to find the operator at fault.
         """
-        if self._watch is None:
-            result = fn(*args, **kwargs)
-        else:
-            result = self._watch.run(fn, *args, **kwargs)
-        loss = _loss(result)
+        call = fn if self._watch is None else functools.partial(self._watch.run, fn)
+        result = call(*args, **kwargs)
+        loss = loss_of(result)
         if loss is not None:
             self.log(loss=loss)
         return result
@@ -220,15 +219,16 @@ class Recorder:
         """Before weights change: is everything finite? and a sample of the gradients, when it is time for one."""
         self._looked = True
         step, bad = self._steps.step, None
-        if self._watch is not None and (self._scaler is None or force or not self._scaler.is_enabled()):
-            bad = self._guard("watch", lambda: self._watch.look(step, self._metrics.get("loss")))
-        elif self._watch is not None and not _finite(self._metrics.get("loss")):
+        # Gradients that overflow now and then are how a scaler finds its scale.
+        scaled = self._scaler is not None and self._scaler.is_enabled() and not force
+        if self._watch is not None and (not scaled or not _finite(self._metrics.get("loss"))):
             bad = self._guard("watch", lambda: self._watch.look(step, self._metrics.get("loss")))
         if self._gradients is not None:
             totals = self._guard("gradients", lambda: self._gradients.sample(step, force=bad is not None))
             if totals:
-                self._metrics.update(totals)
-                self._steps.add(totals)
+                new = {key: value for key, value in totals.items() if key not in self._metrics}
+                self._metrics.update(new)
+                self._steps.add(new)
 
     def _read_scaler(self) -> None:
         if self._scaler is None or not self._scaler.is_enabled():
@@ -268,16 +268,6 @@ class Recorder:
         except Exception as error:
             self.event("recorder_fault", {"where": where, "what": f"{type(error).__name__}: {error}"[:2000]})
             return None
-
-
-def _loss(result: Any) -> Any:
-    if isinstance(result, dict):
-        result = result.get("loss")
-    elif hasattr(result, "loss"):
-        result = result.loss
-    elif isinstance(result, (tuple, list)) and result:
-        result = result[0]
-    return result if is_tensor(result) and result.numel() == 1 else None
 
 
 def _finite(value: Any) -> bool:

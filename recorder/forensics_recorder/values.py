@@ -1,4 +1,4 @@
-"""Numbers out of whatever training code has: floats, tensors on any device, numpy scalars; and statistics of tensors."""
+"""Numbers out of whatever training code has: floats, tensors on any device, numpy scalars; statistics of tensors."""
 
 from __future__ import annotations
 
@@ -38,6 +38,17 @@ def number(value: Any) -> float | int | str | None:
         return short(float(value))
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def loss_of(result: Any) -> Any:
+    """The loss in what a step function or model returned: a scalar, `.loss`, ["loss"] or the first element; or None."""
+    if isinstance(result, dict):
+        result = result.get("loss")
+    elif hasattr(result, "loss"):
+        result = result.loss
+    elif isinstance(result, (tuple, list)) and result:
+        result = result[0]
+    return result if is_tensor(result) and result.numel() == 1 else None
 
 
 def dtype_name(tensor: Any) -> str:

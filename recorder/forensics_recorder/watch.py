@@ -15,12 +15,14 @@ Then, and for `record_steps` steps after the first suspicious one, steps are rec
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Callable, Iterator
 
 import torch
+
 from forensics_recorder.journal import Journal
 from forensics_recorder.operators import OperatorRecorder
+from forensics_recorder.values import loss_of
 
 FORMAT = "forensics.tensor_stats/1"
 _TALKATIVE = ("FullyShardedDataParallel", "FSDPModule", "SyncBatchNorm", "DistributedTensor")
@@ -47,6 +49,7 @@ class NanWatch:
         self._call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], Any] | None = None
         self._given = False  # _call came from `run`
         self._live: OperatorRecorder | None = None
+        self._stack = ExitStack()
         self._replaying = False
         self._wrapped = _inner(model)
         self._parameters = [p for p in model.parameters() if p.requires_grad]
@@ -69,11 +72,12 @@ class NanWatch:
         if self._left_steps > 0:
             self._left_steps -= 1
             self._live = OperatorRecorder(self._wrapped, step)
-            self._live.__enter__()
+            self._stack.enter_context(_eager())
+            self._stack.enter_context(self._live)
 
     def end_step(self) -> None:
         if self._live is not None:
-            self._live.__exit__(None, None, None)
+            self._stack.close()
             self._write(self._live)
             self._live = None
 
@@ -128,8 +132,8 @@ class NanWatch:
         self._replaying = True
         problem = None
         try:
-            with _unchanged(self._model, random_state), recorder:
-                loss = _loss_of(fn(*args, **kwargs))
+            with _unchanged(self._model, random_state), _eager(), recorder:
+                loss = loss_of(fn(*args, **kwargs))
                 if loss is not None and loss.requires_grad:
                     loss.backward()
         except Exception as error:
@@ -147,17 +151,6 @@ class NanWatch:
                 self._tell("recorder_fault", {"where": "provenance", "what": what})
 
 
-def _loss_of(result: Any) -> Any:
-    """The loss in what a step function or model returned: a scalar, `.loss`, ["loss"] or the first element."""
-    if isinstance(result, dict):
-        result = result.get("loss")
-    elif hasattr(result, "loss"):
-        result = result.loss
-    elif isinstance(result, (tuple, list)) and result:
-        result = result[0]
-    return result if isinstance(result, torch.Tensor) and result.numel() == 1 else None
-
-
 def _inner(model: Any) -> Any:
     """The user's module inside DistributedDataParallel, DataParallel and compiled wrappers."""
     while True:
@@ -167,6 +160,12 @@ def _inner(model: Any) -> Any:
         if inside is None:
             return model
         model = inside
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Compiled code runs operator by operator, since fused kernels tell nothing; from PyTorch 2.6 on."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    return stance("force_eager") if stance is not None else nullcontext()
 
 
 def _random_state() -> Any:

@@ -1,0 +1,104 @@
+"""Where a model's tensors really lay: `forensics.device_map/1`, one JSON object with a list `tensors`.
+
+Each entry has name, role (parameter or buffer), device, shape, dtype, contiguous, addr, requires_grad, and `declared`:
+the device that a map of module prefixes asked for. Entries become `tensor` rows with the role `placement`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from forensics.artifact import Head, Sink, Source
+from forensics.errors import ArtifactError
+from forensics.formats._lenient_json import JsonError, as_int, parse_json
+from forensics.formats._recorder_lines import check_version, describe_process, sure_of_format
+from forensics.formats._text_lines import clean_text, read_text
+
+VERSION = 1
+TITLE = "Placement of a model's tensors (forensics.device_map)"
+PROVIDES = ("tensor", "fact")
+
+FORMAT = "forensics.device_map/1"
+_MAX_BYTES = 64 << 20
+_MAX_ENTRIES = 100_000
+_INDEX = re.compile(r"(?:[a-z]{1,20}:)?([0-9]{1,4})")
+
+
+def recognise(head: Head) -> int:
+    return sure_of_format(head, "forensics.device_map")
+
+
+def load(source: Source, sink: Sink) -> None:
+    text, more = read_text(source, _MAX_BYTES)
+    try:
+        found = parse_json(text) if not more else None
+    except JsonError as error:
+        raise ArtifactError(f"{source.name}: {error}; expected one JSON object", byte=0) from error
+    entries = found.get("tensors") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(entries, list):
+        raise ArtifactError(f"{source.name}: no list `tensors` in at most {_MAX_BYTES} bytes", byte=0)
+    check_version(source, found, FORMAT)
+    describe_process(sink, found)
+    kept = [entry for entry in entries[:_MAX_ENTRIES] if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+    if len(kept) < len(entries):
+        sink.warn("bad-entries", f"{len(entries) - len(kept)} entries have no name, or are too many", "where these lie")
+        sink.damaged("partial")
+    if kept:
+        sink.emit("tensor", pa.Table.from_pylist([_row(*pair) for pair in enumerate(kept)], schema=_SCHEMA))
+        sink.cover("tensor", complete=len(kept) == len(entries), n_read=len(entries), n_kept=len(kept))
+    for entry in kept:
+        declared, device = entry.get("declared"), entry.get("device")
+        if declared is not None and not _same_device(str(declared), str(device)):
+            name, places = (
+                clean_text(entry["name"])[:300],
+                [clean_text(str(place))[:40] for place in (device, declared)],
+            )
+            said = f"{name} lies on {places[0]}, declared {places[1]}"
+            sink.fact("device_map_mismatch", said, scope="device", line=1, proc=0)
+
+
+_SCHEMA = pa.schema(
+    {
+        "row": pa.int64(),
+        "role": pa.string(),
+        "name": pa.string(),
+        "dtype": pa.string(),
+        "shape": pa.string(),
+        "device": pa.int32(),
+        "addr": pa.uint64(),
+    }
+)
+
+
+def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
+    shape = entry.get("shape")
+    sizes = shape if isinstance(shape, list) and all(as_int(size, 0) is not None for size in shape[:64]) else None
+    return {
+        "row": number,
+        "role": "placement",
+        "name": clean_text(entry["name"])[:1000],
+        "dtype": clean_text(str(entry.get("dtype") or ""))[:40] or None,
+        "shape": orjson.dumps(sizes[:64]).decode() if sizes is not None else None,
+        "device": _device_index(str(entry.get("device") or "")),
+        "addr": as_int(entry.get("addr"), 0, 2**64 - 1),
+    }
+
+
+def _device_index(device: str) -> int | None:
+    """0 for cuda:0, -1 for the host; None for what has no index."""
+    if device == "cpu":
+        return -1
+    found = _INDEX.fullmatch(device)
+    return int(found[1]) if found and int(found[1]) < 1024 else None
+
+
+def _same_device(declared: str, device: str) -> bool:
+    """`0`, `cuda` and `cuda:0` are one device; `disk` and `meta` both mean that nothing is loaded."""
+    if {declared, device} <= {"disk", "meta"}:
+        return True
+    a, b = (_device_index("0" if name == "cuda" else name) for name in (declared, device))
+    return declared == device or (a is not None and a == b)

@@ -1,0 +1,95 @@
+"""What happened while a recorder watched: `forensics.events/1`, JSON lines, a header first.
+
+    {"ts_ns": 1795981131412410118, "step": 12, "event": "nonfinite", "what": "loss", "recorded": "replayed"}
+
+| event | other keys |
+|---|---|
+| `nonfinite` | `what`: loss or gradient; `recorded`: replayed, live or no (then `why`) |
+| `stall` | `seconds` since the last step began |
+| `log` | `global_step`, `logs`: metrics as the Hugging Face Trainer logs them; by default it hides NaN losses |
+| `halted` | `why`: the recorder ended the run itself, as it was asked to |
+| `recorder_fault` | `where`, `what`: something in the recorder went wrong; what it should have recorded is missing |
+| `train_begin` | `first_step`, `max_steps` |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from forensics.artifact import Head, Sink, Source
+from forensics.formats._lenient_json import as_int
+from forensics.formats._metric_rows import MetricRows
+from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
+from forensics.formats._text_lines import BadLines, clean_text
+
+VERSION = 1
+TITLE = "Events of a recorder (forensics.events)"
+PROVIDES = ("log_event", "sample")
+
+FORMAT = "forensics.events/1"
+_MAX_EVENTS = 100_000
+_MAX_TEXT = 2000
+# Event: class, role and level of its row.
+_KINDS = {
+    "nonfinite": ("numerics.nan", "evidence", "error"),
+    "stall": ("process.stalled", "symptom", "error"),
+    "halted": ("process.stopping", "evidence", "warning"),
+    "train_begin": ("process.info", "evidence", "info"),
+}
+
+
+def recognise(head: Head) -> int:
+    return sure_of_format(head, "forensics.events")
+
+
+def load(source: Source, sink: Sink) -> None:
+    bad = BadLines(sink, "bad-json", "the event of that line")
+    lines = json_objects(source, bad)
+    _, header = next(lines, (0, {}))
+    check_version(source, header, FORMAT)
+    describe_process(sink, header)
+    metrics = MetricRows(sink)
+    rows: list[dict[str, Any]] = []
+    n_read = 0
+    for number, line in lines:
+        n_read += 1
+        kind = line.get("event")
+        if kind == "log" and isinstance(line.get("logs"), dict):
+            metrics.add({**line["logs"], "step": line.get("global_step"), "ts_ns": line.get("ts_ns")}, number)
+        elif kind == "recorder_fault":
+            what = f"{line.get('where')}: {line.get('what')}"
+            sink.warn("recorder-fault", what, "what this recorder should have recorded", line=number)
+        elif isinstance(kind, str) and kind in _KINDS and len(rows) < _MAX_EVENTS:
+            rows.append(_row(line, kind, number, len(rows)))
+    bad.close()
+    complete = bad.count == 0 and source.damage is None
+    metrics.finish(n_read, complete=complete)
+    times = [row["ts_ns"] for row in rows if row["ts_ns"] is not None]
+    if rows:
+        sink.emit("log_event", pa.Table.from_pylist(rows))
+        low, high = min(times, default=None), max(times, default=None)
+        sink.cover("log_event", complete=complete, n_read=n_read, n_kept=len(rows), from_ns=low, to_ns=high)
+    if times:
+        sink.clock("epoch")
+
+
+def _row(line: dict[str, Any], kind: str, number: int, ordinal: int) -> dict[str, Any]:
+    cls, role, level = _KINDS[kind]
+    facts = {key: value for key, value in line.items() if key not in {"ts_ns", "step", "event"}}
+    said = ", ".join(f"{key} {value}" for key, value in facts.items())
+    return {
+        "row": ordinal,
+        "ts_ns": as_int(line.get("ts_ns"), 0),
+        "step": as_int(line.get("step"), 0),
+        "line": number,
+        "source": "recorder",
+        "level": level,
+        "signature": f"recorder-{kind.replace('_', '-')}",
+        "class": cls,
+        "role": role,
+        "message": clean_text(f"{kind.replace('_', ' ')}: {said}")[:_MAX_TEXT],
+        "fields": orjson.dumps({k: v for k, v in facts.items() if isinstance(v, str | int | float)}).decode(),
+    }

@@ -1,0 +1,72 @@
+"""Environment, placement, references, bundles; and how little importing the package loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+
+from .conftest import RECORDER, TORCH, Run
+
+
+def test_importing_it_loads_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import forensics_recorder; "
+        "print(sorted(name for name in set(sys.modules) - before if '.' not in name and name not in "
+        "sys.stdlib_module_names and name != 'forensics_recorder'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=RECORDER, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_environment_has_versions_and_flags_and_no_secrets(run: Run) -> None:
+    script = "os.environ |= {'HF_TOKEN': 'hf_abcdef', 'NCCL_DEBUG': 'INFO', 'HOME_PAGE': 'x'}\n" + TORCH
+    left = run(script + "fr.record(OUT).close()")
+    facts = json.loads((left.folder() / "environment.json").read_text())
+    assert facts["env"]["NCCL_DEBUG"] == "INFO"
+    assert "hf_abcdef" not in json.dumps(facts)
+    assert facts["versions"]["torch"] == facts["torch"]
+    assert facts["flags"]["torch_seed"] == 0
+
+
+def test_a_device_map_is_checked_against_where_tensors_lie(run: Run) -> None:
+    script = TORCH + (
+        "net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device='meta'))\n"
+        "fr.record(OUT, model=net, declared_devices={'0': 'cpu', '1': 0}).close()\n"
+    )
+    found = json.loads((run(script).folder() / "device_map.json").read_text())
+    rows = {row["name"]: (row["device"], row["declared"]) for row in found["tensors"]}
+    assert rows["0.weight"] == ("cpu", "cpu")
+    assert rows["1.weight"] == ("meta", "0")
+
+
+def test_reference_chains_name_who_keeps_a_tensor_alive(run: Run) -> None:
+    script = TORCH + (
+        "class Cache:\n    kept = []\n"
+        "def fill():\n    Cache.kept.append({'activations': torch.zeros(1 << 20)})\n"
+        "fill()\nfrom forensics_recorder.memory import reference_chains\n"
+        "import json; print(json.dumps(reference_chains(largest=1)))\n"
+    )
+    (row,) = json.loads(run(script).stdout)
+    assert row["bytes"] == 4 << 20
+    assert row["chain"][0] == "dict['activations']"
+    assert any("Cache" in link or "kept" in link for link in row["chain"])
+
+
+def test_a_bundle_holds_the_folders_of_all_ranks(run: Run) -> None:
+    left = run("fr.record(OUT).close(); print(fr.bundle(OUT))")
+    with tarfile.open(left.stdout.strip()) as tar:
+        assert "out/attempt_0/rank_0/end.json" in tar.getnames()
+
+
+def test_files_stay_within_their_bound(run: Run) -> None:
+    script = (
+        "with fr.record(OUT, options=fr.Options(max_bytes=4000)) as rec:\n"
+        "    for step in range(500):\n        rec.begin_step(step); rec.end_step(loss=1.0)\n"
+    )
+    left = run(script)
+    sizes = [path.stat().st_size for path in left.folder().glob("steps*.jsonl")]
+    assert len(sizes) == 2
+    assert sum(sizes) < 9000
+    assert left.lines("steps")[-1]["step"] == 499
