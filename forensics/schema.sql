@@ -483,6 +483,7 @@ CREATE TABLE node (
     module_id UBIGINT,
     autograd_id UBIGINT,
     sequence BIGINT,
+    thread BIGINT,
     stack_id UBIGINT
 );
 COMMENT ON TABLE node IS 'Operators of recorded autograd and execution graphs';
@@ -493,8 +494,9 @@ COMMENT ON COLUMN node.rank IS 'Global rank of that process; NULL unknown';
 COMMENT ON COLUMN node.step IS 'Step number as the job counts it; NULL unknown';
 COMMENT ON COLUMN node.ts_ns IS 'Time, ns since the epoch; NULL unknown';
 COMMENT ON COLUMN node.graph_id IS 'Graph within the artifact; the step number where a step has one graph';
-COMMENT ON COLUMN node.node_id IS 'Number of the node in its graph, in the order of execution';
+COMMENT ON COLUMN node.node_id IS 'Number of the node in its graph, in the order of execution where one was recorded';
 COMMENT ON COLUMN node.sequence IS 'Autograd sequence number';
+COMMENT ON COLUMN node.thread IS 'Number of the thread as the recorder counts; NULL unknown';
 COMMENT ON COLUMN node.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
 COMMENT ON COLUMN node.phase IS 'forward | backward | optimizer';
 COMMENT ON COLUMN node.op_id IS 'string.id of the operator; NULL for parameters and other tensors without one';
@@ -506,13 +508,15 @@ CREATE TABLE edge (
     graph_id BIGINT NOT NULL,
     from_node BIGINT NOT NULL,
     to_node BIGINT NOT NULL,
+    kind VARCHAR NOT NULL,
     tensor_row BIGINT
 );
-COMMENT ON TABLE edge IS 'Data flow between nodes of one graph';
+COMMENT ON TABLE edge IS 'How nodes of one graph depend on each other';
+COMMENT ON COLUMN edge.kind IS 'data (a tensor flows) | control (one calls the other)';
 COMMENT ON COLUMN edge.artifact_id IS 'artifact.id';
 COMMENT ON COLUMN edge.graph_id IS 'node.graph_id';
-COMMENT ON COLUMN edge.from_node IS 'node.node_id that produces';
-COMMENT ON COLUMN edge.to_node IS 'node.node_id that consumes';
+COMMENT ON COLUMN edge.from_node IS 'node.node_id that produces, or calls';
+COMMENT ON COLUMN edge.to_node IS 'node.node_id that consumes, or is called';
 COMMENT ON COLUMN edge.tensor_row IS 'tensor.row that flows; NULL unknown';
 
 CREATE TABLE tensor (
@@ -525,6 +529,9 @@ CREATE TABLE tensor (
     device INTEGER,
     addr UBIGINT,
     pool_id VARCHAR,
+    tensor_id BIGINT,
+    storage_id BIGINT,
+    size_bytes BIGINT,
     version BIGINT,
     n_nan BIGINT,
     n_inf BIGINT,
@@ -534,7 +541,7 @@ CREATE TABLE tensor (
     zero_ratio DOUBLE,
     checksum UBIGINT
 );
-COMMENT ON TABLE tensor IS 'Tensors of runs, checkpoints and adapters with their statistics';
+COMMENT ON TABLE tensor IS 'Tensors of runs, checkpoints and adapters, with their statistics where these were recorded';
 COMMENT ON COLUMN tensor.artifact_id IS 'artifact.id';
 COMMENT ON COLUMN tensor.row IS 'Ordinal of the record in its artifact, from 0';
 COMMENT ON COLUMN tensor.proc_id IS 'proc.id; NULL when no process is known';
@@ -546,13 +553,16 @@ COMMENT ON COLUMN tensor.shape_id IS 'string.id of the shape as JSON';
 COMMENT ON COLUMN tensor.device IS 'Device index; NULL for the CPU or unknown';
 COMMENT ON COLUMN tensor.addr IS 'Address of its data';
 COMMENT ON COLUMN tensor.pool_id IS 'Memory pool as "a.b"';
+COMMENT ON COLUMN tensor.tensor_id IS 'Number of the tensor in its graph; each view has its own';
+COMMENT ON COLUMN tensor.storage_id IS 'Number of its storage in its graph, which views share';
+COMMENT ON COLUMN tensor.size_bytes IS 'Bytes of its elements';
 COMMENT ON COLUMN tensor.version IS 'Autograd version counter';
 COMMENT ON COLUMN tensor.n_nan IS 'Number of NaN elements';
 COMMENT ON COLUMN tensor.n_inf IS 'Number of infinite elements';
 COMMENT ON COLUMN tensor.norm IS 'Euclidean norm of the finite elements';
 COMMENT ON COLUMN tensor.std IS 'Standard deviation of the finite elements';
 COMMENT ON COLUMN tensor.zero_ratio IS 'Share of elements that are zero';
-COMMENT ON COLUMN tensor.role IS 'input | output | parameter | gradient | missing-gradient | bucket (a gradient before reduction) | placement (where a tensor lies) | buffer | optimizer | checkpoint | adapter';
+COMMENT ON COLUMN tensor.role IS 'input | output | parameter | gradient | missing-gradient | bucket (a gradient before reduction) | placement (where a tensor lies) | buffer | optimizer | saved (for backward) | checkpoint | adapter';
 COMMENT ON COLUMN tensor.name_id IS 'string.id of the parameter, module or checkpoint key';
 COMMENT ON COLUMN tensor.node_id IS 'node.node_id that has it as input or output';
 COMMENT ON COLUMN tensor.absmax IS 'Largest finite absolute value';

@@ -78,6 +78,18 @@ CAPABILITIES: dict[str, Capability] = {
     ),
     "thread_state": Capability("what each thread was doing at one moment", "py-spy dump --pid PID for every rank"),
     "node": Capability("autograd graph of the failing step", "a recorder of forward and backward operators"),
+    "node.execution": Capability(
+        "operators in the order in which they began, with shapes and types of their tensors",
+        "torch.profiler.ExecutionTraceObserver().register_callback('et.json') around the failing steps",
+    ),
+    "node.autograd": Capability(
+        "the autograd graph that leads to one tensor, without an order of execution",
+        "torchviz.make_dot(loss, params=dict(model.named_parameters())).save('graph.dot')",
+    ),
+    "edge": Capability(
+        "which operator made the tensors that another one used",
+        "torch.profiler.ExecutionTraceObserver().register_callback('et.json') around the failing steps",
+    ),
     "tensor": Capability("statistics of tensors", "a recorder of tensor statistics, or the checkpoint itself"),
     "compile_event": Capability(
         "compilations and their reasons", "TORCH_TRACE=trace_dir TORCH_LOGS=recompiles,graph_breaks"
