@@ -10,9 +10,10 @@ import duckdb
 import pyarrow as pa
 
 from forensics.case import EVENT_TABLES, arrow_type, case_columns, create_case, load_table
+from forensics.discovery import Hints
 from forensics.ingest import Loaded
 from forensics.models import DERIVATIONS
-from forensics.models.processes import Mention, Processes, identify_processes
+from forensics.models.processes import Mention, Node, Processes, identify_processes
 
 
 def assemble_case(loaded: Sequence[Loaded], path: Path, *, threads: int = 2, memory_limit: str | None = None) -> None:
@@ -22,12 +23,15 @@ def assemble_case(loaded: Sequence[Loaded], path: Path, *, threads: int = 2, mem
         con.execute(f"SET threads = {int(threads)}")
         if memory_limit:
             con.execute("SET memory_limit = ?", [memory_limit])
-        processes = identify_processes([m for aid, item in enumerate(loaded) for m in _mentions(aid, item)])
+        mentions = [m for aid, item in enumerate(loaded) for m in _mentions(aid, item)]
+        processes = identify_processes(mentions, _nodes(loaded))
         _insert(con, "artifact", [_artifact_row(aid, item) for aid, item in enumerate(loaded)])
         _insert(con, "proc", processes.rows)
         _load_processes(con, processes)
         _insert(
-            con, "ingest_warning", [{"artifact_id": a, **w} for a, i in enumerate(loaded) for w in i.meta["warnings"]]
+            con,
+            "ingest_warning",
+            [{"artifact_id": a, **w} for a, i in enumerate(loaded) for w in [*i.meta["warnings"], *_contradictions(i)]],
         )
         _insert(con, "coverage", [row for a, i in enumerate(loaded) for row in _coverage_rows(a, i, processes)])
         _insert(con, "fact", [row for a, i in enumerate(loaded) for row in _fact_rows(a, i, processes)])
@@ -51,20 +55,56 @@ def _mentions(artifact_id: int, item: Loaded) -> list[Mention]:
     mentions = []
     for number, said in numbers.items():
         known: dict[str, Any] = dict(said)
-        if len(numbers) == 1 or number == "0":
-            if known.get("rank") is None and hints.rank is not None:
-                known.update(rank=hints.rank, rank_origin=hints.rank_origin)
-            elif known.get("rank") is not None:
-                known.setdefault("rank_origin", "content")
-            known.setdefault("local_rank", hints.local_rank)
-        elif known.get("rank") is not None:
-            known.setdefault("rank_origin", "content")
-        known.setdefault("host", hints.host)
-        known.setdefault("attempt", hints.attempt)
+        for name in ("rank", "local_rank", "host", "attempt"):
+            if known.get(name) is not None:
+                known.setdefault(f"{name}_origin", "content")
+            elif name in {"host", "attempt"} or len(numbers) == 1 or number == "0":
+                known.update({name: getattr(hints, name), f"{name}_origin": getattr(hints, f"{name}_origin")})
         if known.get("rank") is None and known.get("pid") is not None and len(numbers) > 1:
             known["separate"] = True
         mentions.append(Mention(artifact_id, int(number), known))
     return mentions
+
+
+def _contradictions(item: Loaded) -> list[dict[str, Any]]:
+    """Where a file's content names another process than its name or folder does; the content counts."""
+    procs, hints = list(item.meta["procs"].values()), item.found.hints
+    if len(procs) != 1:  # of a file of several processes the name is that of its writer
+        return []
+    found = []
+    for name in ("rank", "local_rank", "host", "attempt"):
+        said, named = procs[0].get(name), getattr(hints, name)
+        if said is not None and named is not None and said != named:
+            message = f"its content says {name.replace('_', ' ')} {said}, its {_place_of(hints, name)} {named}"
+            found.append(
+                {"code": "process-contradiction", "message": message, "hides": "nothing, if the content is right"}
+            )
+    return found
+
+
+def _place_of(hints: Hints, name: str) -> str:
+    place = getattr(hints, f"{name}_origin")
+    return "file name" if place == "file-name" else "folder"
+
+
+_GROUP_RANK = ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
+_N_LOCAL = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "SLURM_NTASKS_PER_NODE")
+
+
+def _nodes(loaded: Sequence[Loaded]) -> dict[str, Node]:
+    """Place of each host in the job, as its environment tells; none where two artifacts disagree."""
+    found: dict[str, set[Node]] = {}
+    for item in loaded:
+        said = {
+            f["key"]: int(f["number"]) for f in item.meta["facts"] if f.get("number") is not None and f["number"] >= 0
+        }
+        group = next((said[key] for key in _GROUP_RANK if key in said), None)
+        n_local = next((said[key] for key in _N_LOCAL if key in said), None)
+        hosts = [known.get("host") for known in item.meta["procs"].values()] + [item.found.hints.host]
+        for host in hosts:
+            if host is not None and group is not None and n_local:
+                found.setdefault(host, set()).add(Node(group, n_local))
+    return {host: nodes.pop() for host, nodes in found.items() if len(nodes) == 1}
 
 
 def _artifact_row(artifact_id: int, item: Loaded) -> dict[str, Any]:

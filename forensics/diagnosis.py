@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from forensics.finding import Anomaly, Finding, Link, NotChecked, RuledOut, Verdict
 from forensics.rule import alternatives
-from forensics.states import CAPABILITIES, SEVERITIES, STATES, STRENGTHS, TRAVELS
+from forensics.states import CAPABILITIES, PERSISTENT, SEVERITIES, STATES, STRENGTHS, TRAVELS
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -63,20 +63,30 @@ class Outcome:
     """How the job ended as far as evidence goes.
 
     `completed` and `failed` are the strongest words for each, `failed` without what was demonstrably survived: a
-    failure is survived when its own log later says that the work was completed, or when an exit code of 0 is on record
-    for where it lies. Another file's closing words say nothing about it.
+    failure is survived when its own log later says that the work was completed, when an exit code of 0 is on record
+    for where it lies, or when an attempt after it completed. Another file's closing words say nothing about it.
+    `last_attempt`: the one that decides, where attempts follow each other; None for one only or trials side by side.
     """
 
     completed: str | None = None
     failed: str | None = None
     exits: Sequence[Exit] = ()
     completed_lines: Mapping[int, int] = field(default_factory=dict)  # artifact id → line of its last closing words
+    last_attempt: int | None = None
 
     @property
     def is_success(self) -> bool:
         return self.completed is not None and self.failed is None
 
-    def survived(self, artifact_id: int | None, path: str, line: int | None, rank: int | None) -> bool:
+    def is_superseded(self, attempt: int | None) -> bool:
+        """Whether the job was started again after this attempt."""
+        return attempt is not None and self.last_attempt is not None and attempt < self.last_attempt
+
+    def survived(
+        self, artifact_id: int | None, path: str, line: int | None, rank: int | None, attempt: int | None = None
+    ) -> bool:
+        if self.completed is not None and self.is_superseded(attempt):
+            return True
         if artifact_id is not None and self.completed_lines.get(artifact_id, -1) > (line or 0):
             return True
         codes = {code.zero for code in self.exits if code.covers(path, rank)}
@@ -105,7 +115,7 @@ def diagnose(
     _soften_survived(findings, outcome)
     graph, links = _causal_graph(findings)
     _explain(graph, findings, links)
-    roots = _ranked_roots(graph, findings)
+    roots = sorted(_ranked_roots(graph, findings), key=lambda f: outcome.is_superseded(f.attempt))
     common = {
         "links": links,
         "ruled_out": [r for r in ruled_out if r.rule not in {f.rule for f in findings}],
@@ -115,7 +125,7 @@ def diagnose(
     if not roots:
         return _without_root(findings, outcome, common)
     top = roots[0]
-    independent = [r for r in roots[1:] if _stands_alone(r, top)]
+    independent = [r for r in roots[1:] if _stands_alone(r, top) and not outcome.is_superseded(r.attempt)]
     chosen = [top, *independent]
     status = "independent" if independent else "root-cause"
     chosen_ids = {f.id for f in chosen}
@@ -160,7 +170,9 @@ def _soften_survived(findings: Sequence[Finding], outcome: Outcome) -> None:
         if finding.severity not in {"critical", "high"} or not (fatal or finding.role == "symptom"):
             continue
         places = finding.evidence[:1]
-        if any(outcome.survived(e.artifact_id, e.artifact, e.line, finding.rank) for e in places):
+        if outcome.is_superseded(finding.attempt):
+            finding.facts["started_again"] = f"attempt {outcome.last_attempt} came after it"
+        if any(outcome.survived(e.artifact_id, e.artifact, e.line, finding.rank, finding.attempt) for e in places):
             finding.severity = "medium"
             finding.facts["survived"] = outcome.completed or "the job went on to its end"
 
@@ -204,12 +216,13 @@ def _reachable(finding: Finding) -> dict[str, _Path]:
 
 def _best_path(cause: Finding, effect: Finding, reached: Mapping[str, _Path]) -> _Path | None:
     ways = [reached[r["state"]] for r in effect.requires if r["state"] in reached]
-    fitting = [way for way in ways if _fits(cause, effect, way.reach)]
+    fitting = [way for way in ways if _fits(cause, effect, way)]
     return min(fitting, key=lambda way: len(way.states), default=None)
 
 
-def _fits(cause: Finding, effect: Finding, reach: int) -> bool:
-    if cause.attempt is not None and effect.attempt is not None and cause.attempt != effect.attempt:
+def _fits(cause: Finding, effect: Finding, way: _Path) -> bool:
+    reach, same_attempt = way.reach, not _differ(cause.attempt, effect.attempt)
+    if not same_attempt and (way.states[0] not in PERSISTENT or (cause.attempt or 0) > (effect.attempt or 0)):
         return False
     if reach == 0 and _differ(cause.rank, effect.rank):
         return False
@@ -219,7 +232,7 @@ def _fits(cause: Finding, effect: Finding, reach: int) -> bool:
         return False
     if reach <= 2 and _differ(cause.host, effect.host):
         return False
-    if cause.step is not None and effect.step is not None and cause.step > effect.step:
+    if same_attempt and cause.step is not None and effect.step is not None and cause.step > effect.step:
         return False
     return not cause.is_after(effect)
 

@@ -37,6 +37,9 @@ class Hints:
     local_rank: int | None = None
     host: str | None = None
     attempt: int | None = None
+    local_rank_origin: str | None = None
+    host_origin: str | None = None
+    attempt_origin: str | None = None
 
 
 @dataclass
@@ -239,11 +242,21 @@ def hints_from_name(name: str) -> Hints:
     """Rank, host and attempt as file name and folders tell them."""
     folder, _, file = name.rpartition("/")
     elastic = _ELASTIC.search(name)
-    attempt = _ATTEMPT.search(file) or _ATTEMPT.search(folder)
+    in_file = _ATTEMPT.search(file)
+    attempt = in_file or _ATTEMPT.search(folder)
     host = next((part for part in reversed(folder.replace("!", "/").split("/")) if _HOST.match(part)), None)
+    known = {
+        "local_rank": int(elastic[2]) if elastic else None,
+        "local_rank_origin": "folder" if elastic else None,
+        "host": host,
+        "host_origin": "folder" if host else None,
+        "attempt": int(attempt[1]) if attempt else None,
+    }
+    if attempt:
+        place = "file-name" if in_file else "folder"
+        known["attempt_origin"] = "run" if attempt[0].lower().startswith("run") else place
     for text, origin in ((file, "file-name"), (folder, "folder")):
         rank = _RANK.search(text) or (_DUMP.search(text) if origin == "file-name" else None)
         if rank:
-            local = int(elastic[2]) if elastic else None
-            return Hints(int(rank[1]), origin, local, host, int(attempt[1]) if attempt else None)
-    return Hints(None, "none", int(elastic[2]) if elastic else None, host, int(attempt[1]) if attempt else None)
+            return Hints(int(rank[1]), origin, **known)  # type: ignore[arg-type]
+    return Hints(**known)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
     rows = con.execute(
         """
         SELECT o.result, o.strength, o.artifact_id, o.line, o.detail, coalesce(a.path, ''), p.rank,
-            o.attempt = max(o.attempt) OVER ()
+            o.attempt = max(o.attempt) OVER (), o.attempt
         FROM outcome AS o
         LEFT JOIN artifact AS a ON a.id = o.artifact_id
         LEFT JOIN proc AS p ON p.id = o.proc_id
@@ -46,13 +46,23 @@ def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
     ).fetchall()
     exits = [Exit(r[0] == "completed", r[5].rpartition("/")[0], r[6]) for r in rows if r[1] == "proof"]
     lines = {r[2]: r[3] for r in rows if r[0] == "completed" and r[2] is not None and r[3] is not None}
-    known = Outcome(None, None, exits, lines)
-    failed = [r for r in rows if r[0] == "failed" and (r[1] == "proof" or not known.survived(r[2], r[5], r[3], r[6]))]
+    known = Outcome(None, None, exits, lines, _last_attempt(con))
+    failed = [r for r in rows if r[0] == "failed" and not known.is_superseded(r[8])]
+    failed = [r for r in failed if r[1] == "proof" or not known.survived(r[2], r[5], r[3], r[6])]
     last_failed = {r[2]: r[3] or 0 for r in failed if r[2] is not None}
     completed = [
         r for r in rows if r[0] == "completed" and r[7] and (r[1] == "proof" or last_failed.get(r[2], -1) < (r[3] or 0))
     ]
-    return Outcome(_words(completed), _words(failed), exits, lines)
+    return replace(known, completed=_words(completed), failed=_words(failed))
+
+
+def _last_attempt(con: duckdb.DuckDBPyConnection) -> int | None:
+    """The attempt that decides; None where there is one only, or where names only number runs."""
+    row = con.execute(
+        "SELECT CASE WHEN count(DISTINCT attempt) > 1 AND count(*) FILTER (WHERE attempt_origin = 'run') = 0"
+        " THEN max(attempt) END FROM proc"
+    ).fetchone()
+    return row[0] if row else None
 
 
 def _words(rows: Sequence[Sequence[Any]]) -> str | None:

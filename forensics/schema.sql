@@ -118,7 +118,10 @@ CREATE TABLE proc (
     end_ns BIGINT,
     exit_code INTEGER,
     signal INTEGER,
-    rank_origin VARCHAR NOT NULL
+    rank_origin VARCHAR NOT NULL,
+    local_rank_origin VARCHAR,
+    host_origin VARCHAR,
+    attempt_origin VARCHAR
 );
 COMMENT ON TABLE proc IS 'One process of the job in one attempt';
 COMMENT ON COLUMN proc.id IS 'Number of the process in this case';
@@ -133,7 +136,10 @@ COMMENT ON COLUMN proc.start_ns IS 'First time seen, ns since the epoch';
 COMMENT ON COLUMN proc.end_ns IS 'Last time seen, ns since the epoch';
 COMMENT ON COLUMN proc.exit_code IS 'Exit code, when recorded';
 COMMENT ON COLUMN proc.signal IS 'Signal that ended it, when recorded';
-COMMENT ON COLUMN proc.rank_origin IS 'Where the rank comes from: content | file-name | folder | none';
+COMMENT ON COLUMN proc.rank_origin IS 'Where the rank comes from: content | prefix (of log lines) | environment | file-name | folder | inferred (from the local rank) | none';
+COMMENT ON COLUMN proc.local_rank_origin IS 'Where the local rank comes from, as for rank_origin; NULL when unknown';
+COMMENT ON COLUMN proc.host_origin IS 'Where the host comes from, as for rank_origin; inferred: the job''s only host; NULL when unknown';
+COMMENT ON COLUMN proc.attempt_origin IS 'Where the attempt comes from: content (a restart in the log) | file-name | folder | run (a name that numbers runs, which may be trials side by side); NULL when nothing tells';
 
 CREATE TABLE step (
     proc_id INTEGER NOT NULL,

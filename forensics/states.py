@@ -174,6 +174,9 @@ TRAVELS: tuple[Travel, ...] = (
     Travel("weights-incomplete", "rank-failed", "loading raises"),
 )
 
+# States that outlive the processes of an attempt: what was full, broken or wrong is so for the next attempt too.
+PERSISTENT = frozenset({"disk-full", "device-lost", "config-contradictory", "weights-incomplete"})
+
 # Evidence that would tell what brought a state about, the most telling first.
 SETTLED_BY: dict[str, tuple[str, ...]] = {
     "collective-stuck": ("collective", "thread_state"),

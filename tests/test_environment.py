@@ -156,7 +156,9 @@ def test_an_exit_code_is_the_outcome(tmp_path: Path, line: str, code: int) -> No
 def test_the_environment_of_a_rank_belongs_to_its_process(tmp_path: Path) -> None:
     text = "RANK=3\nLOCAL_RANK=1\nWORLD_SIZE=8\nHOSTNAME=node-17\nPATH=/usr/bin\n"
     sink = load(environment, write(tmp_path, text))
-    assert sink.procs == {0: {"rank": 3, "rank_origin": "content", "local_rank": 1, "world_size": 8, "host": "node-17"}}
+    assert sink.procs == {
+        0: {"rank": 3, "rank_origin": "environment", "local_rank": 1, "world_size": 8, "host": "node-17"}
+    }
     assert {fact["proc"] for fact in sink.facts} == {0}
     sink = load(environment, write(tmp_path, "world size: 4\nhostname: gpu-9\njob pid 40211, gpu 0000:86:00\n"))
     assert sink.procs == {0: {"world_size": 4, "host": "gpu-9", "pid": 40211}}

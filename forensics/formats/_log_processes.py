@@ -95,6 +95,7 @@ class Processes:
         self._known: dict[int, dict[str, int | str]] = {}
         self._local_of: dict[int, int] = {}
         self.seen: set[int] = set()
+        self._prefixed: set[int] = set()  # whose rank only a launcher's mark before their lines tells
 
     def number(self, line: Line) -> int:
         number = self._number(line)
@@ -104,6 +105,8 @@ class Processes:
     def _number(self, line: Line) -> int:
         if line.rank is not None:
             number = self._get(("rank", line.rank, None))
+            if "rank" not in self._known.get(number, ()):
+                self._prefixed.add(number)
             self._learn(number, rank=line.rank, host=line.host, pid=line.pid, device=line.device)
             if line.local_rank is not None:
                 self._local_of[line.local_rank] = line.rank
@@ -137,11 +140,13 @@ class Processes:
     def of_rank(self, rank: int, **known: int | str | None) -> int:
         """The process of a rank that a line of another process tells of."""
         number = self._get(("rank", rank, None))
+        self._prefixed.discard(number)
         self._learn(number, rank=rank, **known)
         return number
 
     def learn_rank(self, number: int, rank: int, world_size: int) -> None:
         """The process itself says which rank it is."""
+        self._prefixed.discard(number)
         self._learn(number, rank=rank, world_size=world_size)
 
     def _get(self, key: tuple[str, str | int | None, int | None]) -> int:
@@ -166,5 +171,6 @@ class Processes:
             local = facts.get("local_rank")
             if "rank" not in facts and isinstance(local, int) and one_node and len(hosts) < 2:
                 facts["rank"] = local
-            origin = "content" if "rank" in facts else "none"
+                self._prefixed.add(number)
+            origin = "none" if "rank" not in facts else "prefix" if number in self._prefixed else "content"
             sink.proc(number, rank_origin=origin, **facts)  # type: ignore[arg-type]

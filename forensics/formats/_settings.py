@@ -80,7 +80,7 @@ class SettingFacts:
         """Emits the facts; those of one rank's environment belong to its process, others to the job. How many."""
         proc = 0 if "rank" in self._known else None
         if self._known:
-            origin = {"rank_origin": "content"} if proc == 0 else {}
+            origin = {"rank_origin": "environment"} if proc == 0 else {}
             self._sink.proc(0, **origin, **self._known)  # type: ignore[arg-type]
         for setting in self._settings:
             key, value = clean_text(setting.key)[:_MAX_KEY], clean_text(setting.value)

@@ -6,9 +6,15 @@ from collections.abc import Callable
 
 import duckdb
 
+from forensics.models.attempts import split_attempts
 from forensics.models.clocks import align_clocks
 from forensics.models.outcome import derive_outcome
 from forensics.models.steps import derive_steps
 
 # In order: later models may read what earlier ones wrote.
-DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (align_clocks, derive_steps, derive_outcome)
+DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
+    split_attempts,
+    align_clocks,
+    derive_steps,
+    derive_outcome,
+)

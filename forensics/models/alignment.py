@@ -15,7 +15,11 @@ from forensics.models.years import Span
 
 QUARTER_NS = 15 * 60 * 1_000_000_000  # zones differ from UTC by quarters of an hour
 WALL_ERROR_NS = 1_000_000_000  # loggers that print whole seconds
-_ZONES = range(-14 * 4, 12 * 4 + 1)  # what to add to wall times of UTC+14 to UTC-12
+# Minutes that clocks on walls are ahead of UTC somewhere, summer time included (IANA time zone database).
+_ZONES = [
+    *(hours * 60 for hours in range(-12, 15)),
+    *(-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 630, 765, 825),
+]
 _SKEW_NS = 10_000_000_000  # how far a host's clock may be off its zone before its wall times are doubted
 
 
@@ -38,13 +42,6 @@ class Estimate:
     is_zone: bool = False
 
 
-@dataclass(frozen=True)
-class Zone:
-    offset_ns: int
-    error_ns: int
-    how: str
-
-
 def estimate(votes: Sequence[Vote], *, is_wall: bool) -> Estimate | None:
     """None without events, or when most of them disagree. A single event counts, with twice its error."""
     if not votes:
@@ -64,23 +61,11 @@ def estimate(votes: Sequence[Vote], *, is_wall: bool) -> Estimate | None:
     return Estimate(centre, error, agreeing)
 
 
-def zone_of_spans(local: Sequence[Span], absolute: Sequence[Span]) -> Zone | None:
-    """The zone under which wall times overlap absolute ones; None when there is none, or several without UTC.
-
-    Where UTC is one of several, it is taken, since most clusters log in it; the error then reaches to the others.
-    """
+def zones_of_spans(local: Sequence[Span], absolute: Sequence[Span]) -> list[int]:
+    """What may be added to wall times so that they overlap absolute ones, for every zone in use."""
     if not local or not absolute:
-        return None
+        return []
     low, high = min(s.low for s in local), max(s.high for s in local)
     first, last = min(s.low for s in absolute), max(s.high for s in absolute)
-    fits = [
-        quarter * QUARTER_NS
-        for quarter in _ZONES
-        if low + quarter * QUARTER_NS <= last + WALL_ERROR_NS and high + quarter * QUARTER_NS >= first - WALL_ERROR_NS
-    ]
-    if len(fits) == 1:
-        return Zone(fits[0], WALL_ERROR_NS, "the only one in which its times overlap those of the others")
-    if 0 not in fits:
-        return None
-    furthest = max(abs(fit) for fit in fits)
-    return Zone(0, furthest + WALL_ERROR_NS, f"UTC, one of {len(fits)} in which its times overlap those of the others")
+    shifts = [-minutes * 60 * 1_000_000_000 for minutes in _ZONES]
+    return [s for s in shifts if low + s <= last + WALL_ERROR_NS and high + s >= first - WALL_ERROR_NS]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import duckdb
 
 from forensics.case import case_columns
-from forensics.models.alignment import QUARTER_NS, WALL_ERROR_NS, Vote, estimate, zone_of_spans
+from forensics.models.alignment import QUARTER_NS, WALL_ERROR_NS, Vote, estimate, zones_of_spans
 from forensics.models.landmarks import Shared, shared_events
 from forensics.models.years import Span, find_year, year_shifts
 
@@ -246,13 +246,10 @@ def _place_by_zone(readings: Sequence[Reading]) -> None:
             waiting.remove(reading)
     absolute = [r.span for r in readings if r.clock == "epoch" and r.span is not None]
     spans = [r.span for r in waiting if r.span is not None]
-    found = zone_of_spans(spans, absolute)
-    if found is None:
-        return
-    for reading in waiting:
-        reading.timeline, reading.offset_ns = "epoch", found.offset_ns
-        reading.error_ns = max(reading.error_ns, found.error_ns)
-        reading.notes.append(("zone", found.how))
+    fits = zones_of_spans(spans, absolute)
+    for reading in waiting if len(fits) == 1 else ():  # of several none is better than another; they stay "wall"
+        reading.timeline, reading.offset_ns = "epoch", fits[0]
+        reading.notes.append(("zone", "the only one in which the wall times overlap the absolute ones"))
 
 
 def _shift(con: duckdb.DuckDBPyConnection, parts: Sequence[tuple[int, int, int, int]]) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import duckdb
 
+# What speaks of the job as a whole speaks of its last attempt.
 _OUTCOME = """
 INSERT INTO outcome
+WITH last AS (SELECT coalesce(max(attempt), 0) AS attempt FROM proc)
 SELECT proc_id, attempt, result, strength, artifact_id, line, ts_ns, detail
 FROM (
     SELECT p.id AS proc_id, p.attempt, CASE WHEN p.exit_code = 0 THEN 'completed' ELSE 'failed' END AS result,
@@ -18,23 +20,24 @@ FROM (
     WHERE p.exit_code IS NOT NULL
       AND NOT EXISTS (SELECT 1 FROM fact AS f WHERE f.key = 'exit_code' AND f.number IS NOT NULL)
     UNION ALL
-    SELECT f.proc_id, coalesce(p.attempt, 0), CASE WHEN f.number = 0 THEN 'completed' ELSE 'failed' END,
+    SELECT f.proc_id, coalesce(p.attempt, (SELECT attempt FROM last)),
+        CASE WHEN f.number = 0 THEN 'completed' ELSE 'failed' END,
         'proof', f.artifact_id, f.line, NULL, 'exit code ' || CAST(f.number AS BIGINT)
     FROM fact AS f LEFT JOIN proc AS p ON p.id = f.proc_id
     WHERE f.key = 'exit_code' AND f.number IS NOT NULL
     UNION ALL
-    SELECT e.proc_id, coalesce(e.attempt, 0), 'completed', 'strong', e.artifact_id, e.line, e.ts_ns,
-        left(e.message, 200)
+    SELECT e.proc_id, coalesce(e.attempt, (SELECT attempt FROM last)), 'completed', 'strong', e.artifact_id, e.line,
+        e.ts_ns, left(e.message, 200)
     FROM log AS e
     WHERE e.class = 'outcome.completed' AND e.role <> 'noise'
     UNION ALL
-    SELECT e.proc_id, coalesce(e.attempt, 0),
+    SELECT e.proc_id, coalesce(e.attempt, (SELECT attempt FROM last)),
         CASE WHEN (e.fields ->> 'exit_code') = '0' THEN 'completed' ELSE 'failed' END,
         'proof', e.artifact_id, e.line, e.ts_ns, 'exit code ' || (e.fields ->> 'exit_code')
     FROM log AS e
     WHERE e.role <> 'noise' AND e.class = 'outcome.exit' AND (e.fields ->> 'exit_code') IS NOT NULL
     UNION ALL
-    SELECT e.proc_id, coalesce(e.attempt, 0), 'failed',
+    SELECT e.proc_id, coalesce(e.attempt, (SELECT attempt FROM last)), 'failed',
         CASE WHEN e.source IN ('torchrun', 'slurm', 'kubernetes', 'kernel') THEN 'strong' ELSE 'indication' END,
         e.artifact_id, e.line, e.ts_ns, coalesce(e.exception || ': ', '') || left(coalesce(e.message, ''), 200)
     FROM log AS e

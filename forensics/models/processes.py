@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FIELDS = ("host", "rank", "local_rank", "world_size", "pid", "device", "start_ns", "end_ns", "exit_code", "signal")
-_ORIGINS = ("content", "file-name", "folder", "none")
+ORIGINS = ("content", "prefix", "environment", "file-name", "folder", "run", "inferred", "none")
+_WITH_ORIGIN = ("rank", "local_rank", "host", "attempt")
+
+
+@dataclass(frozen=True)
+class Node:
+    """What the environment of a host says of its place in the job: torchrun's group rank and ranks per node."""
+
+    group_rank: int
+    n_local: int
 
 
 @dataclass(frozen=True)
@@ -31,14 +40,19 @@ class Processes:
     ids: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-def identify_processes(mentions: Sequence[Mention]) -> Processes:
-    """Ids are dense from 0 in the order of attempt, rank, host, pid."""
-    mentions = [_completed(m, _rank_by_local(mentions)) for m in mentions]
+def identify_processes(mentions: Sequence[Mention], nodes: Mapping[str, Node] | None = None) -> Processes:
+    """Ids are dense from 0 in the order of attempt, rank, host, pid. `nodes`: by host."""
+    n_hosts = len({m.known["host"] for m in mentions if m.known.get("host")})
+    by_local = _rank_by_local(mentions)
+    mentions = [_completed(m, by_local, nodes or {}, n_hosts) for m in mentions]
     # What names no attempt belongs to the first one that anything names.
     first = min((m.known["attempt"] for m in mentions if m.known.get("attempt") is not None), default=0)
     hosts = {m.known["host"] for m in mentions if m.known.get("host")}
     if len(hosts) == 1:  # what names no host ran on the only one there is
-        mentions = [Mention(m.artifact_id, m.number, {**m.known, "host": min(hosts)}) for m in mentions]
+        only = {"host": min(hosts), "host_origin": "inferred"}
+        mentions = [
+            m if m.known.get("host") else Mention(m.artifact_id, m.number, {**m.known, **only}) for m in mentions
+        ]
     ranks = {m.known["rank"] for m in mentions if m.known.get("rank") is not None}
     worlds = {m.known["world_size"] for m in mentions if m.known.get("world_size")}
     only_rank = next(iter(ranks)) if len(ranks) == 1 and max(worlds, default=1) <= 1 else None
@@ -73,7 +87,7 @@ def _split_by_pid(
     for mention in mentions:
         pid = mention.known.get("pid")
         alone = pid is not None and pid not in ranked
-        split.setdefault((key[0], None, mention.known.get("host"), pid) if alone else key, []).append(mention)
+        split.setdefault((key[0], None, mention.known.get("host"), pid, None) if alone else key, []).append(mention)
     return split
 
 
@@ -86,17 +100,21 @@ def _rank_by_local(mentions: Sequence[Mention]) -> dict[tuple[Any, int], int]:
     }
 
 
-def _completed(mention: Mention, by_local: Mapping[tuple[Any, int], int]) -> Mention:
+def _completed(
+    mention: Mention, by_local: Mapping[tuple[Any, int], int], nodes: Mapping[str, Node], n_hosts: int
+) -> Mention:
+    """Adds the rank that follows from the local one: equal on the only node, else by what some artifact says."""
     known = dict(mention.known)
     local = known.get("local_rank")
     if known.get("rank") is None and local is not None:
-        candidates = {rank for (_, other), rank in by_local.items() if other == local}
         rank = by_local.get((known.get("host"), local))
-        if rank is None and len(candidates) == 1:
-            rank = candidates.pop()
-        known["rank"] = local if rank is None and not by_local else rank
-        if known["rank"] is not None:
-            known["rank_origin"] = "folder"
+        if rank is None and (node := nodes.get(known.get("host") or "")) is not None:
+            rank = node.group_rank * node.n_local + local
+        if rank is None and n_hosts <= 1:
+            candidates = {rank for (_, other), rank in by_local.items() if other == local}
+            rank = candidates.pop() if len(candidates) == 1 else None if by_local else local
+        if rank is not None:
+            known["rank"], known["rank_origin"] = rank, "inferred"
     return Mention(mention.artifact_id, mention.number, known)
 
 
@@ -107,27 +125,30 @@ def _key(known: Mapping[str, Any], only_rank: int | None, first: int) -> tuple[A
     if rank is None:
         rank = only_rank
     if rank is not None:
-        return (attempt, rank, None, None)
+        return (attempt, rank, None, None, None)
     separate = known.get("separate")  # a process that shares a file with others and is known by its pid alone
-    return (attempt, None, known.get("host"), known.get("pid") if separate else None)
+    return (attempt, None, known.get("host"), known.get("pid") if separate else None, known.get("local_rank"))
 
 
 def _row(number: int, key: tuple[Any, ...], mentions: Sequence[Mention]) -> dict[str, Any]:
     row: dict[str, Any] = {"id": number, "attempt": key[0], **dict.fromkeys(FIELDS), "rank_origin": "none"}
-    for mention in mentions:
-        for name in FIELDS:
-            value = mention.known.get(name)
-            if value is None:
-                continue
-            if name == "start_ns" and row[name] is not None:
-                value = min(value, row[name])
-            elif name == "end_ns" and row[name] is not None:
-                value = max(value, row[name])
-            elif row[name] is not None:
-                continue
-            row[name] = value
-        origin = mention.known.get("rank_origin", "none")
-        row["rank_origin"] = min(row["rank_origin"], origin, key=_ORIGINS.index)
+    for name in FIELDS:
+        # What the content says counts more than what names and folders say; of equals the first.
+        said = [(_origin(m, name), m.known[name]) for m in mentions if m.known.get(name) is not None]
+        if not said:
+            continue
+        values = [value for _, value in said]
+        best = min(said, key=lambda pair: ORIGINS.index(pair[0]))
+        row[name] = min(values) if name == "start_ns" else max(values) if name == "end_ns" else best[1]
+        if name in _WITH_ORIGIN:
+            row[f"{name}_origin"] = best[0]
+    attempts = [_origin(m, "attempt") for m in mentions if m.known.get("attempt") is not None]
+    row["attempt_origin"] = min(attempts, key=ORIGINS.index, default=None)
     if key[1] is not None:
         row["rank"] = key[1]
     return row
+
+
+def _origin(mention: Mention, name: str) -> str:
+    origin: str = mention.known.get(f"{name}_origin") or "none"
+    return origin

@@ -1,0 +1,189 @@
+"""Lives of a job told apart inside one log, and what follows from them for the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from forensics.assembly import assemble_case
+from forensics.case import open_for_rules
+from forensics.discovery import discover
+from forensics.ingest import ingest
+from forensics.pipeline import Analysis, analyze
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.15 GiB"
+    " of which 1.10 GiB is free. Including non-PyTorch memory, this process has 78.05 GiB memory in use. Of the"
+    " allocated memory 76.90 GiB is allocated by PyTorch, and 0.50 GiB is reserved by PyTorch but unallocated."
+)
+
+
+def traceback(error: str) -> str:
+    return f'Traceback (most recent call last):\n  File "/job/train.py", line 9, in main\n    step()\n{error}\n'
+
+
+def steps(first: int, last: int, scale: float = 1.0) -> str:
+    return "".join(f"step {n} loss {scale * (3.0 - 0.001 * n):.4f}\n" for n in range(first, last))
+
+
+def write(tmp_path: Path, files: Mapping[str, str]) -> Path:
+    folder = tmp_path / "artifacts"
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    return folder
+
+
+def build(tmp_path: Path, files: Mapping[str, str]) -> duckdb.DuckDBPyConnection:
+    loaded = ingest(discover(write(tmp_path, files), tmp_path / "work"), tmp_path / "cache")
+    assemble_case(loaded, tmp_path / "case.duckdb")
+    return open_for_rules(tmp_path / "case.duckdb")
+
+
+def lives(con: duckdb.DuckDBPyConnection) -> list[tuple[int, int, int]]:
+    """Attempt, first and last step of each."""
+    return con.execute(
+        "SELECT p.attempt, min(s.step), max(s.step) FROM sample AS s JOIN proc AS p ON p.id = s.proc_id"
+        " GROUP BY p.attempt ORDER BY p.attempt"
+    ).fetchall()
+
+
+RESTARTED = {
+    "torchrun says so": (
+        steps(0, 60) + traceback("ValueError: no rows in shard 7") + "[default] Worker group FAILED. 3/3 attempts left;"
+        " will restart worker group\n[default] Stopping worker group\nRestarting worker group\n" + steps(0, 30)
+    ),
+    "the scheduler puts the job back into the queue": (
+        steps(0, 60)
+        + "slurmstepd: error: *** JOB 41 ON node7 CANCELLED AT 2026-11-29T11:41:45 DUE TO JOB REQUEUE ***\n"
+        + steps(0, 30)
+    ),
+    "it loads a checkpoint and falls back": (
+        steps(0, 60) + traceback(OOM) + "=> loaded checkpoint 'out/checkpoint.pth.tar' (epoch 3)\n" + steps(40, 70)
+    ),
+    "it starts over after a crash": (
+        steps(0, 60) + "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007f (most recent call first):\n"
+        '  File "/job/train.py", line 9 in main\nSegmentation fault (core dumped)\n' + steps(0, 30)
+    ),
+    "it joins its communicator again": (
+        "h1:70:9 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1 - Init START\n" + steps(0, 60)
+        + traceback("RuntimeError: NCCL communicator was aborted on rank 0.")
+        + "h1:88:9 [0] NCCL INFO comm 0x2 rank 0 nranks 2 cudaDev 0 busId 1 - Init START\n" + steps(40, 70)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", RESTARTED.values(), ids=RESTARTED.keys())
+def test_a_restart_begins_another_attempt(tmp_path: Path, text: str) -> None:
+    con = build(tmp_path, {"train.log": text})
+    found = lives(con)
+    assert [life[0] for life in found] == [0, 1]
+    assert found[0][2] == 59 and found[1][1] in {0, 40}
+    origin = con.execute("SELECT DISTINCT attempt_origin FROM proc WHERE attempt = 1").fetchall()
+    assert origin == [("content",)]
+
+
+NOT_RESTARTED = {
+    "steps start over with every epoch": steps(0, 60) + "epoch 2\n" + steps(0, 60, 0.9),
+    "an evaluation counts from one": steps(0, 60) + "Evaluating\n" + steps(1, 20, 0.8) + steps(60, 80),
+    "an error that was handled at the end of an epoch": (
+        steps(0, 60) + traceback("OSError: shard 7 is not readable") + "skipping it, continuing\n" + steps(0, 60)
+    ),
+    "an error at the end of an epoch without a new start": (
+        steps(0, 60) + traceback("ValueError: report was not written") + steps(0, 60)
+    ),
+    "a checkpoint is loaded without a failure before": (
+        steps(0, 60) + "=> loaded checkpoint 'best.pth.tar' (epoch 3)\n" + steps(1, 20)
+    ),
+    "communicators are made for one group after another": (
+        "h1:70:9 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId 1 - Init START\n" + steps(0, 10)
+        + traceback("ValueError: no rows in shard 7")
+        + "h1:70:9 [0] NCCL INFO comm 0x2 rank 0 nranks 4 cudaDev 0 busId 1 - Init START\n" + steps(10, 30)
+    ),
+    "the launcher restarts nothing any more": (
+        steps(0, 60) + traceback("ValueError: no rows in shard 7")
+        + "[default] Worker group FAILED. 1/3 attempts left; will restart worker group\n"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NOT_RESTARTED.values(), ids=NOT_RESTARTED.keys())
+def test_what_only_looks_like_a_restart_is_none(tmp_path: Path, text: str) -> None:
+    assert {life[0] for life in lives(build(tmp_path, {"train.log": text}))} == {0}
+
+
+def test_agents_of_several_nodes_tell_of_one_restart(tmp_path: Path) -> None:
+    left = "[default] Worker group FAILED. {n}/3 attempts left; will restart worker group\nRestarting worker group\n"
+    failed = traceback("ValueError: no rows in shard 7")
+    text = steps(0, 9) + failed + left.format(n=3) + failed + left.format(n=3) + steps(0, 8) + failed
+    text += left.format(n=2) * 2 + steps(0, 7)
+    assert lives(build(tmp_path, {"train.log": text})) == [(0, 0, 8), (1, 0, 7), (2, 0, 6)]
+
+
+def test_a_life_in_the_log_joins_the_folder_of_its_attempt(tmp_path: Path) -> None:
+    restart = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+    con = build(
+        tmp_path,
+        {
+            "all.log": "[rank0]: step 1 loss 0.51\n" + restart + "[rank0]: step 1 loss 0.52\n",
+            "run/attempt_0/0/stderr.log": traceback("ValueError: no rows in shard 7"),
+            "run/attempt_1/0/stderr.log": traceback(OOM),
+        },
+    )
+    ranks = con.execute("SELECT attempt, rank FROM proc WHERE rank IS NOT NULL ORDER BY ALL").fetchall()
+    assert ranks == [(0, 0), (1, 0)]
+
+
+def roots(result: Analysis) -> list[tuple[str, int | None]]:
+    return [(finding.rule, finding.attempt) for finding in result.verdict.root_causes]
+
+
+def test_the_last_attempt_decides_and_what_it_recovered_from_is_told(tmp_path: Path) -> None:
+    text = steps(0, 60) + traceback(OOM) + "Restarting worker group\n" + steps(0, 60) + "Training completed.\n"
+    result = analyze(write(tmp_path, {"train.log": text, "exit_code.txt": "0\n"}), tmp_path / "out")
+    assert result.verdict.status == "healthy"
+    told = [f for f in result.findings if f.rule.startswith("memory-")]
+    assert told
+    assert all(f.severity in {"medium", "info"} and "survived" in f.facts for f in told)
+
+
+def test_a_failure_of_another_kind_in_the_last_attempt_is_the_root(tmp_path: Path) -> None:
+    index = "RuntimeError: CUDA error: an illegal memory access was encountered"
+    text = steps(0, 60) + traceback(OOM) + "Restarting worker group\n" + steps(0, 60) + traceback(index)
+    result = analyze(write(tmp_path, {"train.log": text}), tmp_path / "out")
+    assert {attempt for _, attempt in roots(result)} == {1}
+    assert any(f.attempt == 0 and f.rule.startswith("memory-") for f in result.findings)
+
+
+def test_the_same_failure_in_every_attempt_is_one_cause(tmp_path: Path) -> None:
+    text = steps(0, 60) + traceback(OOM) + "Restarting worker group\n" + steps(0, 60) + traceback(OOM)
+    result = analyze(write(tmp_path, {"train.log": text}), tmp_path / "out")
+    assert result.verdict.status == "root-cause"
+    assert len(result.verdict.root_causes) == 1
+
+
+def test_a_disk_that_fills_up_in_one_attempt_explains_the_next(tmp_path: Path) -> None:
+    full = "OSError: [Errno 28] No space left on device: '/ckpt/step-60.pt'"
+    later = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
+    text = steps(0, 60) + traceback(full) + "Restarting worker group\n" + steps(0, 9) + traceback(full) + later
+    result = analyze(write(tmp_path, {"train.log": text}), tmp_path / "out")
+    assert {rule for rule, _ in roots(result)} == {"host-disk"}
+
+
+def test_runs_side_by_side_are_no_attempts_that_follow_each_other(tmp_path: Path) -> None:
+    done = steps(0, 60) + "Training completed.\n"
+    result = analyze(
+        write(tmp_path, {"run1/a.log": steps(0, 9) + traceback(OOM), "run2/a.log": done}), tmp_path / "out"
+    )
+    assert roots(result) == [("memory-capacity", 1)]
+
+
+def test_attempts_in_folders_follow_each_other(tmp_path: Path) -> None:
+    done = steps(0, 60) + "Training completed.\n"
+    files = {"attempt_0/0/stderr.log": steps(0, 9) + traceback(OOM), "attempt_1/0/stderr.log": done}
+    result = analyze(write(tmp_path, files), tmp_path / "out")
+    assert result.verdict.status == "healthy"
+    assert any(f.attempt == 0 and f.severity == "medium" for f in result.findings)
