@@ -49,7 +49,7 @@ class Reading:
 
 
 def align_clocks(con: duckdb.DuckDBPyConnection) -> None:
-    readings = _read(con)
+    readings = [r for r in _read(con) if r.span is not None]  # what tells no time has no clock to set
     if not readings:
         return
     _settle_years(con, readings)
