@@ -38,6 +38,7 @@ _NUMBERS = re.compile(
     rb'"(ts|id|correlation|External id|Sequence number|Ev Idx|Python id|Python parent id)"\s*: ?(\d+(?:\.\d+)?)'
     rb"|ProfilerStep#(\d+)"
 )
+_CLOSING = re.compile(rb'\}\s*(\])\s*(?:,\s*"\w+"\s*:|\})')
 
 
 def _profiled(folder: Path) -> bytes:
@@ -104,7 +105,7 @@ def tiled(folder: Path, *, megabytes: int, source: Callable[[Path], bytes] = _pr
     data = source(folder)
     opening = data.index(b"[", data.index(b'"traceEvents"')) + 1
     first = data.index(b"{", data.index(b'"X"', opening) - 40)
-    closing = data.rindex(b"]", 0, data.rindex(b'"traceName"') if b'"traceName"' in data else len(data))
+    closing = _CLOSING.search(data, first).start(1)  # type: ignore[union-attr]
     events = data[first:closing].rstrip()
     n_tiles = max(1, megabytes * 1_000_000 // len(events))
     tile = _Tile(events, n_tiles)
