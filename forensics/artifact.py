@@ -167,20 +167,29 @@ class Stacks:
     def add(self, frames: Iterable[Frame]) -> int | None:
         """Id of a stack given outermost frame first; None for no frames."""
         node: int | None = None
-        user: int | None = None
-        for depth, frame in enumerate(frames):
-            key = (node, frame)
-            known = self._known.get(key)
-            if known is None:
-                text = f"{node}\0{frame.function}\0{frame.file}\0{frame.line}"
-                digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8)
-                known = int.from_bytes(digest.digest(), "big")
-                self._known[key] = known
-                inner_user = known if is_user_file(frame.file) else user
-                self._rows[known] = (node, depth, frame, inner_user)
-            node = known
-            user = self._rows[known][3]
+        for frame in frames:
+            node = self.inner(node, frame)
         return node
+
+    def inner(self, outer: int | None, frame: Frame) -> int:
+        """Id of the stack that has one frame more than the stack `outer`; None is the empty stack."""
+        key = (outer, frame)
+        known = self._known.get(key)
+        if known is None:
+            text = f"{outer}\0{frame.function}\0{frame.file}\0{frame.line}"
+            digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8)
+            known = int.from_bytes(digest.digest(), "big")
+            self._known[key] = known
+            depth, user = (0, None) if outer is None else (self._rows[outer][1] + 1, self._rows[outer][3])
+            self._rows[known] = (outer, depth, frame, known if is_user_file(frame.file) else user)
+        return known
+
+    def depth(self, stack: int) -> int:
+        """How many callers the innermost frame of a stack has."""
+        return self._rows[stack][1]
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def table(self) -> pa.Table:
         """Columns id, parent_id, depth, function, file, line, user_stack_id: emit it as "stack"."""

@@ -66,6 +66,10 @@ CAPABILITIES: dict[str, Capability] = {
     "collective": Capability(
         "collectives with sequence numbers and states", "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
     ),
+    "collective.profiler": Capability(
+        "collectives as a profiler trace shows them: sizes, groups, times on the device",
+        "torch.profiler.profile(activities=[CPU, CUDA], record_shapes=True) for a few steps on every rank",
+    ),
     "collective.stack": Capability(
         "stacks of the calls of collectives", "dump the flight recorder as pickle with stacks (the default)"
     ),

@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 
 from forensics.artifact import Frame, Sink, Stacks
+from forensics.formats._collective_names import ITEM_BYTES, operation_name
 from forensics.formats._columns import Columns, clean_text
 from forensics.formats._lenient_json import as_float
 
@@ -27,23 +28,6 @@ _BATCH_ROWS = 16_384
 _NAME = re.compile(r"(?:([a-z][a-z0-9]{0,15}):)?(.{1,200})", re.DOTALL)
 _P2P = re.compile(r"(send|recv)[ _]?(\d{1,7})\s?(?:->|<-)\s?(\d{1,7})")
 _STATES = {"scheduled", "started", "completed"}
-# As torch's ScalarType prints them.
-_ITEM_BYTES = {
-    **dict.fromkeys(("Byte", "Char", "Bool", "QInt8", "QUInt8", "Bits8"), 1),
-    **dict.fromkeys(("Short", "Half", "BFloat16", "UInt16", "Bits16"), 2),
-    **dict.fromkeys(("Int", "Float", "UInt32", "ComplexHalf", "QInt32"), 4),
-    **dict.fromkeys(("Long", "Double", "UInt64", "ComplexFloat"), 8),
-    "ComplexDouble": 16,
-}
-# Spellings of one NCCL call in c10d, by backend and release.
-_SAME = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "all_gather_into_tensor": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter",
-    "alltoall": "all_to_all",
-}
 COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("row", "ts_ns"), pa.int64()),
     "group_id": pa.int32(),
@@ -67,9 +51,7 @@ def split_name(entry: dict[str, Any]) -> tuple[str | None, str]:
     if found is None:
         return None, "unknown"
     operation = found[2].strip().split(" ")[0]
-    plain = operation.lower().strip("_").removesuffix("_base")
-    stem, coalesced, _ = plain.partition("_coalesced")
-    return found[1], _SAME.get(stem, stem) + coalesced if stem else operation
+    return found[1], operation_name(operation)
 
 
 def p2p_ranks(entry: dict[str, Any]) -> tuple[int, int] | None:
@@ -242,7 +224,7 @@ def _bytes(shapes: list[list[int]] | None, dtypes: Any, dtype: str | None) -> in
     total = 0
     for shape, kind in zip(shapes, own, strict=True):
         named = kind if isinstance(kind, str) else ""
-        item = 1 if named.startswith("Float8") else _ITEM_BYTES.get(named)
+        item = 1 if named.startswith("Float8") else ITEM_BYTES.get(named)
         if item is None:
             return None
         numel = item

@@ -166,7 +166,7 @@ class EventStream:
         self._data = b""
         self._offset = inside_at or 0  # of _data[0]
         self._at = 0  # next unread index in _data
-        self._eof = False
+        self.ended = False  # all of the stream is read
         self.texts: list[bytes] = []
         self.array_bytes: list[int] = []  # offset of the first byte inside each array
         self.cut_byte: int | None = None  # where whole events end, when the stream ends inside an array
@@ -183,7 +183,7 @@ class EventStream:
     def _more(self) -> None:
         """Drops what was read and appends the next chunk."""
         fresh = self._stream.read(CHUNK_BYTES)
-        self._eof = not fresh
+        self.ended = len(fresh) < CHUNK_BYTES
         self._data = self._data[self._at :] + fresh
         self._offset += self._at
         self._at = 0
@@ -203,7 +203,7 @@ class EventStream:
                 bracket = self._data.index(b"[")
                 self._start_array(bracket, bracket + 1)
                 return True
-            if self._eof or len(self._data) - self._at > TEXT_BYTES:
+            if self.ended or len(self._data) - self._at > TEXT_BYTES:
                 self.texts.append(self._data[self._at :][:TEXT_BYTES])
                 return False
             self._more()
@@ -222,7 +222,7 @@ class EventStream:
                 if not self._goes_on():
                     return
                 continue
-            if self._eof:
+            if self.ended:
                 yield self._tail()
                 return
             if len(self._data) - self._at > EVENT_BYTES:
@@ -260,7 +260,7 @@ class EventStream:
         self.cut_byte = self._offset + end
         self.lost_bytes = len(self._data[end:].strip(b" \t\r\n,"))
         self._at = size
-        self._eof = True
+        self.ended = True
         return pieces
 
     def _pieces(self, end: int) -> list[Piece]:

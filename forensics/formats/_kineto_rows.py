@@ -1,8 +1,8 @@
-"""Brings the events of a profiler trace into a temporary DuckDB table `event`, in the order of the file.
+"""Parses the events of a profiler trace into Arrow tables, slice by slice, in the order of the file.
 
-DuckDB's JSON reader parses pieces of whole events with typed columns. It refuses a whole piece for one value that
-does not fit, so a refused piece is mended event by event, its values are made to fit, and it is read the same way.
-`rowid` of `event` is the index of the event in the file.
+DuckDB's JSON reader parses a slice of whole events with typed columns. It refuses all of it for one value that does
+not fit: then the pieces of the slice are read alone, and a refused piece is mended event by event, its values are
+made to fit, and it is read the same way. Slices are parsed on as many threads as are given.
 """
 
 from __future__ import annotations
@@ -10,82 +10,39 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Generic, TypeVar
 
 import duckdb
-import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from forensics.case import connect
 from forensics.errors import Untrusted
-from forensics.formats._json_events import Piece
+from forensics.formats._json_events import EventStream, Piece
 from forensics.formats._json_repair import Mended, split_events
+from forensics.formats._kineto_columns import BYTES, BYTEZ, NEW_ERA, old_members, select_counters, select_events
+from forensics.formats._kineto_fit import fitting
 
-MEMORY_LIMIT = "1GB"  # beyond, DuckDB uses the folder for temporary files
+MEMORY_LIMIT = "400MB"  # beyond, DuckDB uses the folder for temporary files
+_NO_MORE_THREADS = 8  # each holds slices in memory
 
-# Member of an event's args: column, type. Addresses can use all 64 bits; the others never exceed 63.
-_ARGS = {
-    "External id": ("external", "BIGINT"),
-    "correlation": ("correlation", "BIGINT"),
-    "Sequence number": ("sequence", "BIGINT"),
-    "Fwd thread id": ("forward_thread", "BIGINT"),
-    "device": ("device", "BIGINT"),
-    "stream": ("stream", "BIGINT"),
-    "wait_on_stream": ("wait_stream", "BIGINT"),
-    "bytes": ("bytes", "BIGINT"),
-    "size": ("size", "BIGINT"),
-    "graph id": ("graph_id", "BIGINT"),
-    "Input Dims": ("shapes", "JSON"),
-    "Call stack": ("calls", "VARCHAR"),
-    "labels": ("label", "VARCHAR"),
-    "Addr": ("addr", "UBIGINT"),
-    "Bytez": ("changed_bytes", "BIGINT"),
-    "Total Allocated": ("allocated", "BIGINT"),
-    "Total Reserved": ("reserved", "BIGINT"),
-    "Device Type": ("device_type", "BIGINT"),
-    "Device Id": ("device_id", "BIGINT"),
-}
-# DuckDB's structs do not tell upper from lower case: "Bytes" of [memory] from "bytes" of copies.
-_BYTES, _BYTEZ = b'"Bytes":', b'"Bytez":'  # same length, so that no offset changes
-_BEFORE_2022 = {"External id": "external id", "Input Dims": "Input dims"}
-_NAMES = {"Bytes": "Bytez", **{old: new for new, old in _BEFORE_2022.items()}}
-_TEXTS = ("ph", "cat", "name", "pid", "tid", "id")
-_COUNTER_COLUMNS = {"ph": "VARCHAR", "name": "VARCHAR", "pid": "VARCHAR", "ts": "DECIMAL(20,3)", "args": "JSON"}
-# The legacy autograd profiler gives no categories.
-_SELECT = """
-SELECT list_position({paths}, filename) - 1 + {piece} AS piece, {document} AS document, ph,
-    CASE WHEN cat IS NULL AND pid IN ('CPU functions', 'CUDA functions') THEN pid ELSE cat END AS cat,
-    name, pid, tid, hash(pid, tid, {document}) AS thread, id,
-    TRY_CAST(ts * 1000 AS BIGINT) AS ts_ns, TRY_CAST(dur * 1000 AS BIGINT) AS dur_ns, {args}
-FROM {source}
-"""
-
-
-@dataclass(frozen=True)
-class _Era:
-    """How one release spells the members of args."""
-
-    columns: str
-    args: str
-
-
-@lru_cache(maxsize=8)
-def _era(old: frozenset[str]) -> _Era:
-    keys = {_BEFORE_2022[key] if key in old else key: value for key, value in _ARGS.items()}
-    struct = "STRUCT(" + ", ".join(f'"{key}" {kind}' for key, (_, kind) in keys.items()) + ")"
-    # Microseconds with three decimals need more digits than a double has.
-    columns = {**dict.fromkeys(_TEXTS, "VARCHAR"), "ts": "DECIMAL(20,3)", "dur": "DECIMAL(20,3)", "args": struct}
-    return _Era(_columns_sql(columns), ", ".join(f'args."{key}" AS {column}' for key, (column, _) in keys.items()))
-
-
-_NEW_ERA = frozenset[str]()
+_PHASE = b'"ph"'
+_ERA_BYTES = 4 << 20  # looked at to find how this trace spells its members
 # DuckDB before 2 reads decimals as doubles, which hold 16 digits.
 _LONG_TIME = re.compile(rb'"(?:ts|dur)"\s*:\s*\d{14,}\.\d') if int(duckdb.__version__.split(".")[0]) < 2 else None
-_DECIMAL = re.compile(r"[+-]?\d{1,16}(?:\.\d{1,18})?")
+_COUNTER_COLUMNS = ("row", "name", "ts_ns", "args")
+_NO_COUNTERS = pa.table(
+    {name: pa.array([], pa.int64() if name in {"row", "ts_ns"} else pa.string()) for name in _COUNTER_COLUMNS}
+)
+T = TypeVar("T")
 
 
 @lru_cache(maxsize=1)
@@ -95,46 +52,39 @@ def _database() -> duckdb.DuckDBPyConnection:
     return connect(temp_directory=str(spill), memory_limit=MEMORY_LIMIT)
 
 
-def _columns_sql(columns: dict[str, str]) -> str:
-    return "{" + ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items()) + "}"
+def open_cursor(threads: int) -> duckdb.DuckDBPyConnection:
+    con = _database().cursor()
+    con.execute(f"SET threads = {max(1, threads)}")
+    con.execute("SET preserve_insertion_order = true")
+    return con
 
 
-class _Files:
-    """Files in memory for DuckDB to read, used again and again; on disk where the system has none in memory."""
+class _File:
+    """A file in memory for DuckDB to read, used again and again; on disk where the system has none in memory."""
 
     def __init__(self) -> None:
-        self._open: list[int] = []
-        self._paths: list[str] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
+            self._file = os.memfd_create("events.json")
+            self.path = f"/proc/self/fd/{self._file}"
+        else:
+            self._folder = tempfile.TemporaryDirectory(prefix="forensics-trace-")
+            self.path = str(Path(self._folder.name) / "events.json")
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
 
-    def put(self, number: int, parts: Sequence[bytes | memoryview]) -> str:
-        while len(self._open) <= number:
-            self._add()
-        file = self._open[number]
-        os.lseek(file, 0, os.SEEK_SET)
-        os.ftruncate(file, 0)
+    def put(self, *parts: bytes | memoryview) -> str:
+        os.lseek(self._file, 0, os.SEEK_SET)
+        size = 0
         for part in parts:
             rest = memoryview(part)
+            size += len(rest)
             while rest:
-                rest = rest[os.write(file, rest) :]
-        return self._paths[number]
-
-    def _add(self) -> None:
-        name = f"piece-{len(self._open)}.json"
-        if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
-            file = os.memfd_create(name)
-            self._paths.append(f"/proc/self/fd/{file}")
-        else:
-            self._folder = self._folder or tempfile.TemporaryDirectory(prefix="forensics-trace-")
-            path = Path(self._folder.name) / name
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            self._paths.append(str(path))
-        self._open.append(file)
+                rest = rest[os.write(self._file, rest) :]
+        os.ftruncate(self._file, size)  # after writing: its memory stays for the next slice
+        return self.path
 
     def close(self) -> None:
-        for file in self._open:
-            os.close(file)
-        self._open.clear()
+        os.close(self._file)
         if self._folder:
             self._folder.cleanup()
 
@@ -170,152 +120,165 @@ class Damage:
             self.n_lost += 1
             self.lost_bytes += event.end - event.start
 
+    def add(self, other: Damage) -> None:
+        for name in ("n_mended", "n_stripped", "n_lost", "lost_bytes", "n_skipped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if other.first_byte is not None:
+            self._at(other.first_byte)
 
-class EventTable:
-    """The temporary tables `event` and `counter` of one trace; close it to drop them."""
+
+@dataclass
+class Slice:
+    """Consecutive events of one document; `row` counts from its first event."""
+
+    document: int
+    events: pa.Table
+    counters: pa.Table  # row, name, ts_ns, args as JSON
+    positions: list[tuple[int, int]]  # row, byte
+    damage: Damage = field(default_factory=Damage)
+
+
+class _Parser:
+    """Parses on one thread."""
 
     def __init__(self, threads: int) -> None:
-        self.con = _database().cursor()
-        self.con.execute(f"SET threads = {max(1, threads)}")
-        self.con.execute("SET preserve_insertion_order = true")
-        self._files = _Files()
-        self.piece_bytes: list[int] = []
-        self.damage = Damage()
-        self._old_keys: frozenset[str] | None = None
+        self.con = open_cursor(threads)
+        self._file = _File()
+        self._old: frozenset[str] | None = None
 
-    def __enter__(self) -> EventTable:
-        self.con.execute(
-            "CREATE TEMP TABLE counter(piece BIGINT, number BIGINT, name VARCHAR, pid VARCHAR, ts_ns BIGINT, args JSON)"
-        )
-        empty = _select([self._files.put(0, [b"[]"])], 0, 0, 1024, _NEW_ERA)
-        self.con.execute(f"CREATE TEMP TABLE event AS {empty} LIMIT 0")
+    def close(self) -> None:
+        self.con.close()
+        self._file.close()
+
+    def parse(self, pieces: Sequence[Piece], document: int) -> Slice:
+        data = pieces[0].data
+        if BYTES in data:
+            data = data.replace(BYTES, BYTEZ)
+        if self._old is None:
+            self._old = old_members(data[pieces[0].start : pieces[0].start + _ERA_BYTES])
+        exact = not (_LONG_TIME and _LONG_TIME.search(data))
+        start, end = pieces[0].start, pieces[-1].end
+        size = max(piece.end - piece.start for piece in pieces) + 1024
+        path = self._file.put(b"[", memoryview(data)[start:end], b"]")
+        events = self._read(path, size, document, self._old) if exact else None
+        if events is not None:
+            counters = self._counters(path, size) if _has_counters(events) else _NO_COUNTERS
+            return Slice(document, events, counters, _positions(data, pieces, events.num_rows))
+        return self._piece_by_piece(data, pieces, document, self._old if exact else None)
+
+    def _piece_by_piece(self, data: bytes, pieces: Sequence[Piece], document: int, old: frozenset[str] | None) -> Slice:
+        tables: list[pa.Table] = []
+        counters = [_NO_COUNTERS]
+        done = Slice(document, None, _NO_COUNTERS, [])
+        first = 0
+        for piece in pieces:
+            size = piece.end - piece.start + 1024
+            path = self._file.put(b"[", memoryview(data)[piece.start : piece.end], b"]")
+            events = None if old is None else self._read(path, size, document, old)
+            if events is None:
+                text = self._mended(piece, done.damage)
+                path, size = self._file.put(b"[", text, b"]"), len(text) + 1024
+                events = self._read(path, size, document, NEW_ERA)
+                if events is None:
+                    done.damage.n_lost += 1
+                    done.damage.lost_bytes += piece.end - piece.start
+                    continue
+            if events.num_rows:
+                done.positions.append((first, piece.byte))
+            if _has_counters(events):
+                counters.append(_from_row(self._counters(path, size), first))
+            tables.append(_from_row(events, first))
+            first += events.num_rows
+        none = self._read(self._file.put(b"[]"), 1024, document, NEW_ERA)
+        done.events, done.counters = pa.concat_tables([*tables, none]), pa.concat_tables(counters)
+        return done
+
+    def _mended(self, piece: Piece, damage: Damage) -> bytes:
+        events = []
+        at = piece.start
+        for event in split_events(piece.data, piece.start, piece.end):
+            damage.skip(piece.data[at : event.start], piece.byte + at - piece.start)
+            damage.note(event, piece.byte + event.start - piece.start)
+            events.append(fitting(event.fields, event.text) if event.fields else b"{}")
+            at = event.end
+        damage.skip(piece.data[at : piece.end], piece.byte + at - piece.start)
+        return b",".join(events)
+
+    def _read(self, path: str, size: int, document: int, old: frozenset[str]) -> pa.Table | None:
+        try:
+            return self.con.sql(select_events(path, size, document, old)).to_arrow_table()
+        except duckdb.OutOfMemoryException as error:
+            raise Untrusted(f"trace: needs more than {MEMORY_LIMIT} of memory and temporary disk ({error})") from error
+        except duckdb.Error:
+            return None
+
+    def _counters(self, path: str, size: int) -> pa.Table:
+        return self.con.sql(select_counters(path, size)).to_arrow_table().cast(_NO_COUNTERS.schema)
+
+
+def _has_counters(events: pa.Table) -> bool:
+    return bool(pc.any(pc.equal(events.column("ph"), "C")).as_py())
+
+
+def _from_row(rows: pa.Table, first: int) -> pa.Table:
+    return rows.set_column(0, "row", pc.add(rows.column("row"), pa.scalar(first, pa.int64())))
+
+
+def _positions(data: bytes, pieces: Sequence[Piece], n_rows: int) -> list[tuple[int, int]]:
+    """Row and byte of the first event of each piece; only the first where an event has no phase or two."""
+    if not n_rows:
+        return []
+    found, row = [], 0
+    for piece in pieces:
+        found.append((row, piece.byte))
+        row += data.count(_PHASE, piece.start, piece.end)
+    return found if row == n_rows else found[:1]
+
+
+class EventReader(Generic[T]):
+    """Reads all slices of a stream; `prepare` is done to each on the thread that parsed it."""
+
+    def __init__(self, events: EventStream, threads: int, prepare: Callable[[Slice], T]) -> None:
+        self._events = events
+        self._prepare = prepare
+        self._threads = min(max(1, threads), _NO_MORE_THREADS)
+        self._local = threading.local()
+        self._parsers: list[_Parser] = []
+        self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
+
+    def __enter__(self) -> EventReader[T]:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.con.close()
-        self._files.close()
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+        for parser in self._parsers:
+            parser.close()
 
-    def add(self, pieces: Sequence[Piece], document: int) -> None:
-        """Appends the events of consecutive pieces."""
-        if not pieces:
-            return
-        data = pieces[0].data
-        if _BYTES in data:
-            data = data.replace(_BYTES, _BYTEZ)
-        era = self._era(data)
-        paths = [self._files.put(n, [b"[", memoryview(data)[p.start : p.end], b"]"]) for n, p in enumerate(pieces)]
-        first = len(self.piece_bytes)
-        self.piece_bytes.extend(piece.byte for piece in pieces)
-        size = max(piece.end - piece.start for piece in pieces) + 1024
-        exact = not (_LONG_TIME and _LONG_TIME.search(data))
-        if not (exact and self._insert(paths, first, document, size, era)):
-            for number, piece in enumerate(pieces):
-                if not (exact and self._insert([paths[number]], first + number, document, size, era)):
-                    self._add_one_by_one(piece, number, first + number, document)
-        counters = f"SELECT DISTINCT piece FROM event WHERE piece >= {first} AND ph = 'C' ORDER BY piece"
-        for (place,) in self.con.execute(counters).fetchall():
-            self._add_counters(paths[place - first], place, size)
+    def results(self) -> Iterator[T]:
+        """What `prepare` gave, in the order of the stream."""
+        waiting: deque[Future[T]] = deque()
+        for pieces in self._events.chunks():
+            if not pieces:
+                continue
+            document = len(self._events.array_bytes) - 1
+            # A small trace is not worth a second thread.
+            if self._pool is None or (not waiting and self._events.ended):
+                while waiting:
+                    yield waiting.popleft().result()
+                yield self._work(pieces, document)
+                continue
+            waiting.append(self._pool.submit(self._work, pieces, document))
+            if len(waiting) > self._threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
-    def _add_one_by_one(self, piece: Piece, number: int, place: int, document: int) -> None:
-        events = []
-        at = piece.start
-        for event in split_events(piece.data, piece.start, piece.end):
-            self.damage.skip(piece.data[at : event.start], piece.byte + at - piece.start)
-            self.damage.note(event, piece.byte + event.start - piece.start)
-            events.append(_fitting(event.fields, event.text) if event.fields else b"{}")
-            at = event.end
-        self.damage.skip(piece.data[at : piece.end], piece.byte + at - piece.start)
-        text = b",".join(events)
-        path = self._files.put(number, [b"[", text, b"]"])
-        if not self._insert([path], place, document, len(text) + 1024, _NEW_ERA):
-            self._files.put(number, [b"[]"])
-            self.damage.n_lost += len(events)
-            self.damage.lost_bytes += piece.end - piece.start
-
-    def _era(self, data: bytes) -> frozenset[str]:
-        """The old spellings of this trace; one release wrote all of it."""
-        if self._old_keys is None:
-            self._old_keys = frozenset(new for new, old in _BEFORE_2022.items() if f'"{old}":'.encode() in data)
-        return self._old_keys
-
-    def _insert(self, paths: list[str], piece: int, document: int, size: int, era: frozenset[str]) -> bool:
-        query = _select(paths, piece, document, size, era)
-        try:
-            self.con.execute("INSERT INTO event " + query)
-        except duckdb.OutOfMemoryException as error:
-            raise Untrusted(f"trace: needs more than {MEMORY_LIMIT} of memory and temporary disk ({error})") from error
-        except duckdb.Error:
-            return False
-        return True
-
-    def _add_counters(self, path: str, piece: int, size: int) -> None:
-        columns = _columns_sql(_COUNTER_COLUMNS)
-        source = f"read_json('{path}', format = 'array', columns = {columns}, maximum_object_size = {size})"
-        self.con.execute(
-            f"INSERT INTO counter SELECT {piece}, number, name, pid, TRY_CAST(ts * 1000 AS BIGINT), args "
-            f"FROM (SELECT *, row_number() OVER () - 1 AS number FROM {source}) WHERE ph = 'C'"
-        )
-
-
-def _select(paths: list[str], piece: int, document: int, size: int, old_keys: frozenset[str]) -> str:
-    names = "[" + ", ".join("'" + path.replace("'", "''") + "'" for path in paths) + "]"
-    era = _era(old_keys)
-    source = (
-        f"read_json({names}, format = 'array', columns = {era.columns}, maximum_object_size = {size}, filename = true)"
-    )
-    return _SELECT.format(paths=names, piece=piece, document=document, args=era.args, source=source)
-
-
-def _fitting(fields: dict[str, Any], text: bytes) -> bytes:
-    """The event with only what the columns take, and of it only values that they can hold."""
-    event: dict[str, Any] = {}
-    for key in _TEXTS:
-        value = fields.get(key)
-        if value is not None:
-            event[key] = value if isinstance(value, str) else orjson.dumps(value).decode()
-    for key in ("ts", "dur"):
-        event[key] = _decimal(key, fields.get(key), text)
-    args = fields.get("args")
-    if isinstance(args, dict):
-        event["args"] = _fitting_args(args)
-        if fields.get("ph") == "C":
-            event["args"] |= {k: v for k, v in args.items() if isinstance(v, int | float) and k not in _ARGS}
-    return orjson.dumps(event)
-
-
-def _fitting_args(args: dict[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for key, value in args.items():
-        name = _NAMES.get(key, key)
-        kind = _ARGS.get(name, ("", ""))[1]
-        if kind == "JSON" or (kind == "VARCHAR" and isinstance(value, str)):
-            kept[name] = value
-        elif kind.endswith("BIGINT"):
-            kept[name] = _integer(value, unsigned=kind == "UBIGINT")
-    return kept
-
-
-def _integer(value: object, *, unsigned: bool) -> int | None:
-    if isinstance(value, str):
-        try:
-            value = int(value, 0) if len(value) <= 24 else None
-        except ValueError:
-            return None
-    if isinstance(value, float):
-        value = int(value) if abs(value) < 2**62 else None
-    low, high = (0, 2**64) if unsigned else (-(2**63), 2**63)
-    return value if isinstance(value, int) and low <= value < high else None
-
-
-def _decimal(key: str, value: object, text: bytes) -> str | None:
-    """Microseconds as they are written: a float has lost digits."""
-    if isinstance(value, str):
-        return value if _DECIMAL.fullmatch(value) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) >= 10**16:
-        return None
-    for found in re.finditer(rb'"' + key.encode() + rb'"\s*:\s*([+-]?\d{1,16}(?:\.\d{1,18})?)(?![\d.eE+-])', text):
-        if float(found[1]) == value:
-            return found[1].decode()
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    def _work(self, pieces: Sequence[Piece], document: int) -> T:
+        parser: _Parser | None = getattr(self._local, "parser", None)
+        if parser is None:
+            parser = self._local.parser = _Parser(self._threads)
+            self._parsers.append(parser)
+        return self._prepare(parser.parse(pieces, document))

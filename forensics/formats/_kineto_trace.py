@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from forensics.artifact import Sink, Source
 from forensics.formats._json_events import EventStream
-from forensics.formats._kineto_emit import (
-    Documents,
-    Nested,
-    emit_counters,
-    emit_memory,
-    emit_positions,
-    emit_slices,
-    emit_steps,
-)
+from forensics.formats._kineto_collectives import Groups, emit_collectives
+from forensics.formats._kineto_emit import Documents, emit_counters, emit_memory, emit_positions, emit_slices
 from forensics.formats._kineto_header import (
     Header,
     base_from_name,
@@ -25,107 +21,155 @@ from forensics.formats._kineto_header import (
     process_groups,
     read_headers,
 )
-from forensics.formats._kineto_links import Links, find_links, pair_begins
+from forensics.formats._kineto_links import LinkTables
 from forensics.formats._kineto_nesting import CallStacks, nest
-from forensics.formats._kineto_rows import EventTable
+from forensics.formats._kineto_rows import Damage, EventReader
+from forensics.formats._kineto_shares import Counts, Mark, Share, split
+from forensics.formats._kineto_spool import Spool
+from forensics.formats._kineto_steps import emit_steps, find_steps
 
 _CLOCK_ERROR_NS = 10_000  # the profiler aligns its clocks to a few microseconds
+_MAX_THREAD_NAMES = 500
+_MAX_POSITIONS = 1_000_000
+_SMALL_TRACE = 50_000  # slices: below, a second thread costs more than it gives
 
-_EVENT_STATS = """
-SELECT document, count(*) AS n_read, count(ph) AS n_kept, count(*) FILTER (ph IN ('B', 'E')) AS n_begins,
-    count(*) FILTER (ph = 'C') AS n_counters,
-    count(*) FILTER (ph = 's' AND cat IN ('fwdbwd', 'forward_backward')) AS n_flows,
-    count(*) FILTER (correlation > 0) AS n_correlated, count(*) FILTER (length(shapes) > 2) AS n_shapes,
-    count(*) FILTER (sequence >= 0) AS n_sequence, count(*) FILTER (sequence >= 0 AND forward_thread > 0) AS n_backward,
-    count(*) FILTER (calls <> '') AS n_calls, max(ts_ns) AS last_ns
-FROM event GROUP BY document
-"""
-_WORK_STATS = """
-SELECT document, count(*) FILTER (kind <> 'memory') AS n_slices, count(*) FILTER (kind = 'memory') AS n_memory,
-    count(*) FILTER (kind IN ('kernel', 'memcpy', 'memset') OR (on_device AND kind NOT IN ('gpu_annotation', 'sync')))
-        AS n_device,
-    count(frame) AS n_frames, min(ts_ns) FILTER (ts_ns > 0) AS first_ns,
-    max(ts_ns + greatest(coalesce(dur_ns, 0), 0)) AS end_ns
-FROM work GROUP BY document
-"""
-# The process that ran the operators; else the one whose track is labelled CPU.
-_PIDS = """
-SELECT document, TRY_CAST(pid AS BIGINT) AS pid, count(*) FILTER (ph <> 'M') AS n
-FROM event
-WHERE (ph = 'M' AND name = 'process_labels' AND label = 'CPU')
-    OR cat IN ('cpu_op', 'Operator', 'cuda_runtime', 'Runtime', 'user_annotation')
-GROUP BY document, pid HAVING TRY_CAST(pid AS BIGINT) IS NOT NULL ORDER BY document, n DESC, pid
-"""
-_DEVICES = """
-SELECT document, device, count(*) AS n FROM event
-WHERE cat IN ('kernel', 'Kernel', 'gpu_memcpy', 'Memcpy', 'gpu_memset', 'Memset') AND device BETWEEN 0 AND 1023
-GROUP BY document, device ORDER BY document, n DESC, device
-"""
+
+class Gathered:
+    """What the slices of a trace gave, row numbers counted through; close it to drop tables and files."""
+
+    def __init__(self, threads: int) -> None:
+        self.links = LinkTables(threads)
+        self.slices, self.memory, self.collectives, self.counters = Spool(), Spool(), Spool(), Spool()
+        self.counts: dict[int, Counts] = {}
+        self.marks: list[Mark] = []
+        self.frames: dict[str, int] = {}
+        self.threads: dict[tuple[int, str], str] = {}
+        self.positions: list[tuple[int, int]] = []
+        self.damage = Damage()
+        self._first = 0  # row of the next slice's first event
+
+    def close(self) -> None:
+        for spool in (self.slices, self.memory, self.collectives, self.counters):
+            spool.close()
+        self.links.close()
+
+    def add(self, share: Share) -> None:
+        document = share.document
+        self.slices.add(self._counted(share.slices, document))
+        self.memory.add(self._counted(share.memory, document))
+        self.collectives.add(self._counted(share.collectives, document))
+        self.counters.add(self._counted(share.counters, document))
+        for name, rows in share.links.items():
+            counted = self._counted(rows, document)
+            self.links.add(name, self._with_numbered_frames(counted) if name == "host" else counted)
+        self.counts.setdefault(document, Counts()).add(share.counts)
+        self.marks += share.marks
+        for tid, name in share.threads[: _MAX_THREAD_NAMES - len(self.threads)]:
+            self.threads[document, tid] = name
+        if len(self.positions) < _MAX_POSITIONS:
+            self.positions += [(self._first + row, byte) for row, byte in share.positions]
+        self.damage.add(share.damage)
+        self._first += share.counts.n_read
+
+    def _counted(self, rows: pa.Table, document: int) -> pa.Table:
+        number = rows.schema.get_field_index("row")
+        rows = rows.set_column(number, "row", pc.add(rows.column(number), pa.scalar(self._first, pa.int64())))
+        return rows.append_column("document", pa.repeat(pa.scalar(document, pa.int32()), rows.num_rows))
+
+    def _with_numbered_frames(self, host: pa.Table) -> pa.Table:
+        """The column `frame`, which comes dictionary-encoded, as numbers of `frames`."""
+        place = host.schema.get_field_index("frame")
+        chunks = []
+        for chunk in host.column(place).chunks:
+            known = [self.frames.setdefault(text, len(self.frames)) for text in chunk.dictionary.to_pylist()]
+            chunks.append(pa.array(known, pa.int32()).take(chunk.indices))
+        return host.set_column(place, "frame", pa.chunked_array(chunks, pa.int32()))
+
+
+def gather(events: EventStream, threads: int) -> Gathered:
+    gathered = Gathered(threads)
+    try:
+        with EventReader(events, threads, split) as reader:
+            for share in reader.results():
+                gathered.add(share)
+        gathered.links.finish()
+    except BaseException:
+        gathered.close()
+        raise
+    return gathered
 
 
 class Trace:
-    """Emits everything of a trace whose events lie in `table`."""
+    """Emits everything of a trace."""
 
-    def __init__(self, source: Source, sink: Sink, table: EventTable, events: EventStream) -> None:
+    def __init__(self, source: Source, sink: Sink, gathered: Gathered, events: EventStream) -> None:
         self._source = source
         self._sink = sink
-        self._table = table
-        self._con = table.con
+        self._got = gathered
         self._events = events
         self._headers = read_headers(events.texts)[: len(events.array_bytes)]
-        self._n_documents = len(events.array_bytes)
-        while len(self._headers) < self._n_documents:
+        while len(self._headers) < len(events.array_bytes):
             self._headers.append(Header({}, "parts"))
+        self._counts = [gathered.counts.get(number, Counts()) for number in range(len(self._headers))]
 
     def emit(self) -> None:
-        stats = self._stats(_EVENT_STATS)
-
-        def has(name: str) -> bool:
-            return any(row[name] for row in stats.values())
-
-        if has("n_begins"):
-            pair_begins(self._con)
-        links = find_links(self._con, correlated=has("n_correlated"), flows=has("n_flows"), numbered=has("n_backward"))
-        work = self._stats(_WORK_STATS)
-        stats = {document: {**row, **work.get(document, {})} for document, row in stats.items()}
-        pids = self._first(_PIDS)
-        documents = self._documents(stats, pids)
-        self._emit_rows(documents, links, has_memory=any(row["n_memory"] for row in work.values()))
-        if has("n_counters"):
-            emit_counters(self._con, self._sink, documents)
-        groups = process_groups(self._headers)
-        if groups.num_rows:
-            self._sink.emit("process_group", groups)
-        whole = self._tell_damage(stats)
-        self._describe(documents, stats, pids, whole)
-
-    def _emit_rows(self, documents: Documents, links: Links, *, has_memory: bool) -> None:
-        stacks = CallStacks()
-        parent_row, stack_id = nest(self._con, links.table.num_rows, stacks)
-        nested = Nested(parent_row, stack_id)
-        emit_slices(self._con, self._sink, documents, links, nested, stacks, has_memory=has_memory)
-        if has_memory:
-            emit_memory(self._con, self._sink, documents, links, nested)
-        emit_steps(self._sink, links, documents)
-        emit_positions(self._con, self._sink, self._table.piece_bytes)
+        got, sink = self._got, self._sink
+        if got.links.has("begun"):
+            got.links.pair_begins()
+        steps, origins = find_steps(got.marks, {n: c.first_ns for n, c in enumerate(self._counts)})
+        got.links.set_steps(steps)
+        stacks = self._link()
+        documents = self._documents()
+        n_launched, n_found = emit_slices(sink, got.slices, got.links, documents, stacks)
+        emit_memory(sink, got.memory, got.links, documents)
+        emit_counters(sink, got.counters, documents)
+        groups = Groups(process_groups(self._headers))
+        n_collectives = emit_collectives(sink, got.collectives, got.links, documents, groups)
+        groups.emit(sink)
+        emit_steps(sink, steps, origins, documents)
+        emit_positions(sink, got.positions)
         frames = stacks.stacks.table()
         if frames.num_rows:
-            self._sink.emit("stack", frames)
+            sink.emit("stack", frames)
         if stacks.full:
+            sink.warn("too-many-stacks", "stacks beyond the bounds are cut at their inner end", "the innermost frames")
+        whole = self._tell_damage()
+        self._tell_missing_launches(n_launched, n_found)
+        self._describe(documents, whole, n_collectives)
+
+    def _link(self) -> CallStacks:
+        """Nesting is Python's work and linking the database's: with two threads they go on side by side."""
+        got, stacks = self._got, CallStacks()
+        names = list(got.frames)
+        reading, linking = got.links.cursor(), got.links.cursor()
+        try:
+            if self._source.threads > 1 and sum(count.n_slices for count in self._counts) > _SMALL_TRACE:
+                with ThreadPoolExecutor(1) as pool:
+                    linked = pool.submit(got.links.link, linking)
+                    nest(reading, got.links.con, names, stacks)
+                    linked.result()
+            else:
+                got.links.link(linking)
+                nest(reading, got.links.con, names, stacks)
+        finally:
+            reading.close()
+            linking.close()
+        return stacks
+
+    def _tell_missing_launches(self, n_launched: int, n_found: int) -> None:
+        if n_found < n_launched and self._got.links.has("launch"):
             self._sink.warn(
-                "too-many-stacks", "stacks beyond the bounds are cut at their inner end", "the innermost frames"
+                "launches-missing",
+                f"{n_launched - n_found} of {n_launched} rows of device work name a launch that is not in the trace",
+                "which operators and lines these belong to",
             )
 
-    def _stats(self, query: str) -> dict[int, dict[str, Any]]:
-        rows = self._con.sql(query).to_arrow_table().to_pylist()
-        return {row["document"]: row for row in rows}
-
-    def _documents(self, stats: dict[int, dict[str, Any]], pids: dict[int, int]) -> Documents:
+    def _documents(self) -> Documents:
         """Base times and process numbers; tells the clock."""
         bases = []
         absolute = True
-        for number, header in enumerate(self._headers):
-            last_ns = stats.get(number, {}).get("last_ns") or 0
+        for header, counts in zip(self._headers, self._counts, strict=True):
+            last_ns = counts.last_ns
             if is_absolute(last_ns):
                 bases.append(0)
                 continue
@@ -147,23 +191,18 @@ class Trace:
                 "times are relative: the trace holds no baseTimeNanoseconds",
                 "how these times compare with those of other artifacts",
             )
-        return Documents(bases, self._process_numbers(pids))
+        return Documents(bases, self._process_numbers())
 
-    def _process_numbers(self, pids: dict[int, int]) -> list[int]:
+    def _process_numbers(self) -> list[int]:
         known: dict[tuple[int | None, int | None], int] = {}
         return [
-            known.setdefault((header.rank, pids.get(number)), len(known)) for number, header in enumerate(self._headers)
+            known.setdefault((header.rank, _pid(counts)), len(known))
+            for header, counts in zip(self._headers, self._counts, strict=True)
         ]
 
-    def _first(self, query: str) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for document, value, _ in self._con.execute(query).fetchall():
-            found.setdefault(document, value)
-        return found
-
-    def _tell_damage(self, stats: dict[int, dict[str, Any]]) -> bool:
+    def _tell_damage(self) -> bool:
         """Warns about what is broken; returns whether nothing was lost."""
-        damage, events = self._table.damage, self._events
+        damage, events = self._got.damage, self._events
         first_byte, lost = damage.first_byte, damage.lost_bytes
         if damage.n_mended or damage.n_stripped or damage.n_lost or damage.n_skipped:
             self._sink.warn(
@@ -194,7 +233,7 @@ class Trace:
             reason = (
                 "an event exceeds the size limit" if events.oversized else "the trace ends inside its list of events"
             )
-            n_read = sum(row["n_read"] for row in stats.values())
+            n_read = sum(counts.n_read for counts in self._counts)
             self._sink.warn(
                 "truncated",
                 f"{reason} at byte {events.cut_byte}; kept the {n_read} events before",
@@ -211,22 +250,21 @@ class Trace:
             self._sink.damaged("repaired", byte=first_byte)
         return whole
 
-    def _describe(
-        self, documents: Documents, stats: dict[int, dict[str, Any]], pids: dict[int, int], whole: bool
-    ) -> None:
+    def _describe(self, documents: Documents, whole: bool, n_collectives: int) -> None:
         """Processes, facts and coverage."""
-        has_device = any(row.get("n_device") for row in stats.values())
-        devices = self._first(_DEVICES) if has_device else {}
         for proc in sorted(set(documents.proc)):
             numbers = [number for number, value in enumerate(documents.proc) if value == proc]
-            rows = [stats.get(n, {}) for n in numbers]
-            starts = [
-                r["first_ns"] + documents.base_ns[n] for n, r in zip(numbers, rows, strict=True) if r.get("first_ns")
-            ]
-            ends = [r["end_ns"] + documents.base_ns[n] for n, r in zip(numbers, rows, strict=True) if r.get("end_ns")]
-            span = (min(starts, default=None), max(ends, default=None))
+            total = Counts()
+            span: tuple[int | None, int | None] = (None, None)
             for number in numbers:
-                header = self._headers[number]
+                counts, base = self._counts[number], documents.base_ns[number]
+                total.add(counts)
+                span = (
+                    min((t for t in (span[0], _plus(counts.first_ns, base)) if t is not None), default=None),
+                    max((t for t in (span[1], _plus(counts.end_ns, base)) if t is not None), default=None),
+                )
+            for number in numbers:
+                header, counts = self._headers[number], self._counts[number]
                 emit_facts(header, self._sink, proc)
                 self._sink.proc(
                     proc,
@@ -234,29 +272,40 @@ class Trace:
                     rank_origin="none" if header.rank is None else "content",
                     world_size=header.world_size,
                     host=header.host or host_from_name(self._source.name),
-                    pid=pids.get(number),
-                    device=devices.get(number),
+                    pid=_pid(counts),
+                    device=min(counts.devices, key=lambda d: (-counts.devices[d], d), default=None),
                     start_ns=span[0],
                     end_ns=span[1],
                 )
-            self._cover(proc, rows, span, whole)
+                for (document, tid), name in self._got.threads.items():
+                    if document == number and not name.startswith(("stream ", "Device ")):
+                        self._sink.fact(f"thread.{tid}"[:200], name[:200], scope="profiler", proc=proc)
+            self._cover(proc, total, span, whole, n_collectives)
 
     def _cover(
-        self, proc: int, rows: Sequence[dict[str, Any]], span: tuple[int | None, int | None], whole: bool
+        self, proc: int, total: Counts, span: tuple[int | None, int | None], whole: bool, n_collectives: int
     ) -> None:
-        def total(name: str) -> int:
-            return sum(row.get(name) or 0 for row in rows)
-
         counts = {
-            "slice.device": total("n_device"),
-            "slice.stack": total("n_frames") or total("n_calls"),
-            "slice.shapes": total("n_shapes"),
-            "slice.sequence": total("n_sequence"),
-            "memory_event.profiler": total("n_memory"),
-            "sample": total("n_counters"),
+            "slice.device": total.n_device,
+            "slice.stack": total.n_frames or total.n_calls,
+            "slice.shapes": total.n_shapes,
+            "slice.sequence": total.n_sequence,
+            "memory_event.profiler": total.n_memory,
+            "sample": total.n_counters,
+            "collective.profiler": n_collectives if total.n_collectives else 0,
         }
         known: dict[str, Any] = {"proc": proc, "from_ns": span[0], "to_ns": span[1]}
-        self._sink.cover("slice", n_read=total("n_read"), n_kept=total("n_kept"), complete=whole, **known)
+        self._sink.cover("slice", n_read=total.n_read, n_kept=total.n_kept, complete=whole, **known)
         for capability, count in counts.items():
             if count:
                 self._sink.cover(capability, n_read=count, n_kept=count, complete=whole, **known)
+
+
+def _plus(time_ns: int | None, base_ns: int) -> int | None:
+    return None if time_ns is None else time_ns + base_ns
+
+
+def _pid(counts: Counts) -> int | None:
+    """The process that ran most operators; else the one whose track is labelled CPU."""
+    numbered = {int(pid): -n for pid, n in counts.pids.items() if pid.isascii() and pid.isdigit() and len(pid) < 19}
+    return min(numbered, key=lambda pid: (numbered[pid], pid), default=None)

@@ -12,13 +12,15 @@ from forensics.artifact import Head, Place, Sink, Source
 from forensics.errors import ArtifactError
 from forensics.formats._json_events import EventStream
 from forensics.formats._json_repair import split_events
-from forensics.formats._kineto_links import KINDS
-from forensics.formats._kineto_rows import EventTable
-from forensics.formats._kineto_trace import Trace
+from forensics.formats._kineto_columns import KINDS
+from forensics.formats._kineto_trace import Trace, gather
 
-VERSION = 1
+VERSION = 2
 TITLE = "PyTorch profiler trace (Kineto, Chrome JSON)"
-PROVIDES = ("slice", "slice.device", "slice.stack", "slice.shapes", "slice.sequence", "memory_event.profiler", "sample")
+PROVIDES = (
+    *("slice", "slice.device", "slice.stack", "slice.shapes", "slice.sequence"),
+    *("memory_event.profiler", "sample", "collective.profiler"),
+)
 
 _CATEGORIES = {cat for cats in KINDS.values() for cat in cats} | {
     "cpu_instant_event",
@@ -60,13 +62,15 @@ def recognise(head: Head) -> int:
 
 
 def load(source: Source, sink: Sink) -> None:
-    with EventTable(source.threads) as table, source.open() as stream:
+    with source.open() as stream:
         events = EventStream(stream)
-        for pieces in events.chunks():
-            table.add(pieces, len(events.array_bytes) - 1)
+        gathered = gather(events, source.threads)
+    try:
         if not events.array_bytes:
             raise ArtifactError(f"{source.name}: no list of events; expected the key traceEvents", byte=0)
-        Trace(source, sink, table, events).emit()
+        Trace(source, sink, gathered, events).emit()
+    finally:
+        gathered.close()
 
 
 def locate(source: Source, row: int, near: tuple[int, int] | None) -> Place | None:

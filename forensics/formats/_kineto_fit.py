@@ -1,0 +1,65 @@
+"""Makes the values of a mended event fit the columns they are read into; what does not fit is left out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from forensics.formats._kineto_columns import ARGS, NAMES, TEXTS
+
+_DECIMAL = re.compile(r"[+-]?\d{1,16}(?:\.\d{1,18})?")
+
+
+def fitting(fields: dict[str, Any], text: bytes) -> bytes:
+    """The event with only what the columns take, and of it only values that they can hold."""
+    event: dict[str, Any] = {}
+    for key in TEXTS:
+        value = fields.get(key)
+        if value is not None:
+            event[key] = value if isinstance(value, str) else orjson.dumps(value).decode()
+    for key in ("ts", "dur"):
+        event[key] = _decimal(key, fields.get(key), text)
+    args = fields.get("args")
+    if isinstance(args, dict):
+        event["args"] = _fitting_args(args)
+        if fields.get("ph") == "C":
+            event["args"] |= {k: v for k, v in args.items() if isinstance(v, int | float) and k not in ARGS}
+    return orjson.dumps(event)
+
+
+def _fitting_args(args: dict[str, Any]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in args.items():
+        name = NAMES.get(key, key)
+        kind = ARGS.get(name, ("", ""))[1]
+        if kind == "JSON" or (kind == "VARCHAR" and isinstance(value, str)):
+            kept[name] = value
+        elif kind.endswith("BIGINT"):
+            kept[name] = _integer(value, unsigned=kind == "UBIGINT")
+    return kept
+
+
+def _integer(value: object, *, unsigned: bool) -> int | None:
+    if isinstance(value, str):
+        try:
+            value = int(value, 0) if len(value) <= 24 else None
+        except ValueError:
+            return None
+    if isinstance(value, float):
+        value = int(value) if abs(value) < 2**62 else None
+    low, high = (0, 2**64) if unsigned else (-(2**63), 2**63)
+    return value if isinstance(value, int) and low <= value < high else None
+
+
+def _decimal(key: str, value: object, text: bytes) -> str | None:
+    """Microseconds as they are written: a float has lost digits."""
+    if isinstance(value, str):
+        return value if _DECIMAL.fullmatch(value) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) >= 10**16:
+        return None
+    for found in re.finditer(rb'"' + key.encode() + rb'"\s*:\s*([+-]?\d{1,16}(?:\.\d{1,18})?)(?![\d.eE+-])', text):
+        if float(found[1]) == value:
+            return found[1].decode()
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
