@@ -14,6 +14,7 @@ _COMMANDS = {
     "query": "Ask a finished case a question in SQL.",
     "rules": "What the rule library knows: list, explain, new, test.",
     "formats": "List the artifact formats that are recognised.",
+    "collect": "Take evidence of a job that hangs now: stacks, waits, settings, device state.",
 }
 
 
