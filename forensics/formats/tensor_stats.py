@@ -67,7 +67,7 @@ _TENSOR = _EVENT | {
 _PLACE = {"table": pa.string(), "row": pa.int64(), "line": pa.int64()}
 _NODE = _EVENT | {"graph_id": pa.int64(), "sequence": pa.int64(), "stack_id": pa.uint64()}
 _NODE |= dict.fromkeys(("phase", "op", "module", "autograd"), pa.string())
-_EDGE = dict.fromkeys(("graph_id", "from_node", "to_node", "tensor_row"), pa.int64())
+_EDGE = dict.fromkeys(("graph_id", "from_node", "to_node", "tensor_row"), pa.int64()) | {"kind": pa.string()}
 
 
 def recognise(head: Head) -> int:
@@ -154,7 +154,7 @@ class _Rows:
         writer = as_int(line.get("from"), 0)
         if writer is not None and writer < order:
             ends = {"graph_id": step, "from_node": writer, "to_node": order}
-            self._edges.append(ends | {"tensor_row": self._n_tensors})
+            self._edges.append(ends | {"tensor_row": self._n_tensors, "kind": "data"})
 
     def _flush(self) -> None:
         waiting = (("node", _NODE, self._nodes), ("tensor", _TENSOR, self._tensors), ("position", _PLACE, self._places))
