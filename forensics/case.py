@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -131,14 +131,32 @@ def conform(table: str, data: pa.Table | pa.RecordBatch) -> pa.Table:
     columns: list[Any] = []
     for field in schema:
         if field.name in data.column_names:
-            columns.append(data.column(field.name).cast(field.type))
+            columns.append(_cast(data.column(field.name), field.type))
         elif field.name == "proc":
             columns.append(pa.array([0] * data.num_rows, pa.int32()))
         else:
             columns.append(pa.nulls(data.num_rows, field.type))
         if not field.nullable and columns[-1].null_count:
             raise ValueError(f"{table}.{field.name}: {columns[-1].null_count} rows have no value; every row needs one")
-    return pa.table(columns, schema=schema)
+    return pa.table(dict(zip(schema.names, columns, strict=True)))
+
+
+def _cast(column: Any, kind: pa.DataType) -> Any:
+    """The column as `kind`. Texts that come as a dictionary stay one: millions of rows share a few hundred names."""
+    given = column.type
+    if kind == pa.string() and pa.types.is_dictionary(given) and given.value_type == kind:
+        return column.cast(pa.dictionary(pa.int32(), kind))
+    return column.cast(kind)
+
+
+def joined(batches: Sequence[pa.Table]) -> pa.Table:
+    """Conformed rows of one table as one; texts as such where some batches have them as dictionaries and some not."""
+    if any(batch.schema != batches[0].schema for batch in batches):
+        fields = [
+            pa.field(f.name, f.type.value_type if pa.types.is_dictionary(f.type) else f.type) for f in batches[0].schema
+        ]
+        batches = [batch.cast(pa.schema(fields)) for batch in batches]
+    return pa.concat_tables(batches)
 
 
 def create_case(path: Path) -> duckdb.DuckDBPyConnection:

@@ -283,8 +283,8 @@ COMMENT ON COLUMN slice.proc_id IS 'proc.id; NULL when no process is known';
 COMMENT ON COLUMN slice.rank IS 'Global rank of that process; NULL unknown';
 COMMENT ON COLUMN slice.step IS 'Step number as the job counts it; NULL unknown';
 COMMENT ON COLUMN slice.ts_ns IS 'Time, ns since the epoch; NULL unknown';
-COMMENT ON COLUMN slice.row IS 'Index of the event in its artifact (traceEvents[row] in a Kineto trace)';
-COMMENT ON COLUMN slice.kind IS 'cpu_op | kernel | memcpy | memset | runtime | driver | annotation | gpu_annotation | python_function | sync | overhead | instant | span, or the trace''s own category';
+COMMENT ON COLUMN slice.row IS 'Index of the event in its artifact (traceEvents[row] in a Kineto trace); Nsight Systems: number of the table times 2^40 plus the rowid';
+COMMENT ON COLUMN slice.kind IS 'cpu_op | kernel | memcpy | memset | runtime | driver | annotation | gpu_annotation | python_function | sync | overhead | instant | span | graph (one launch of a CUDA graph whose kernels are not recorded: the device is busy) | graph_event | graph_node (a graph or node was made) | os_call | library_call | mpi | ucx, or the trace''s own category';
 COMMENT ON COLUMN slice.name_id IS 'string.id of the name';
 COMMENT ON COLUMN slice.thread IS 'Thread id of host work; NULL for device work';
 COMMENT ON COLUMN slice.device IS 'Device index of device work';
@@ -320,7 +320,7 @@ COMMENT ON COLUMN memory_event.rank IS 'Global rank of that process; NULL unknow
 COMMENT ON COLUMN memory_event.step IS 'Step number as the job counts it; NULL unknown';
 COMMENT ON COLUMN memory_event.ts_ns IS 'Time, ns since the epoch; NULL unknown';
 COMMENT ON COLUMN memory_event.stack_id IS 'stack.id of the innermost frame; NULL when no stack was recorded';
-COMMENT ON COLUMN memory_event.row IS 'Ordinal over all devices of the artifact, devices in order';
+COMMENT ON COLUMN memory_event.row IS 'Ordinal over all devices of the artifact, devices in order; Nsight Systems: as slice.row';
 COMMENT ON COLUMN memory_event.device IS 'Device index; -1 for host memory';
 COMMENT ON COLUMN memory_event.stream IS 'CUDA stream handle, 0 for the default stream';
 COMMENT ON COLUMN memory_event.pool_id IS 'Memory pool as "a.b"; "0.0" is the default pool; NULL when not recorded';
@@ -727,6 +727,9 @@ COMMENT ON COLUMN rule_run.missing_capability IS 'Capability whose absence kept 
 
 CREATE VIEW kernel AS
 SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id WHERE s.kind = 'kernel';
+CREATE VIEW device_work AS
+SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id
+WHERE s.kind IN ('kernel', 'memcpy', 'memset', 'graph');
 CREATE VIEW cpu_op AS
 SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id WHERE s.kind = 'cpu_op';
 CREATE VIEW runtime_call AS
@@ -749,6 +752,7 @@ CREATE VIEW frame AS
 SELECT k.id, k.parent_id, k.depth, f.text AS function, g.text AS file, k.line, k.user_stack_id
 FROM stack AS k JOIN string AS f ON f.id = k.function_id LEFT JOIN string AS g ON g.id = k.file_id;
 COMMENT ON VIEW kernel IS 'Device kernels with their names';
+COMMENT ON VIEW device_work IS 'All that keeps a device busy: kernels, copies, fills, and launches of CUDA graphs as a whole; what is idle shows only against this';
 COMMENT ON VIEW cpu_op IS 'Host operators with their names';
 COMMENT ON VIEW runtime_call IS 'CUDA runtime and driver calls with their names';
 COMMENT ON VIEW annotation IS 'record_function and NVTX ranges with their names';

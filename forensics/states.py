@@ -63,6 +63,9 @@ CAPABILITIES: dict[str, Capability] = {
     "memory_event.profiler": Capability(
         "allocations as the profiler saw them, with totals", "torch.profiler.profile(profile_memory=True)"
     ),
+    "memory_event.driver": Capability(
+        "allocations and releases as the driver saw them", "nsys profile --cuda-memory-usage=true"
+    ),
     "collective": Capability(
         "collectives with sequence numbers and states", "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1"
     ),

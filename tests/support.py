@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from forensics.artifact import Source
-from forensics.case import conform
+from forensics.case import conform, joined
 from forensics.states import CAPABILITIES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,7 +57,7 @@ class MemorySink:
     def rows(self, table: str) -> list[dict[str, Any]]:
         if table not in self.tables:
             return []
-        return list(pa.concat_tables(self.tables[table]).to_pylist())
+        return list(joined(self.tables[table]).to_pylist())
 
 
 def load(module: Any, path: Path) -> MemorySink:
