@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,26 @@ import duckdb
 import pyarrow as pa
 
 from forensics.case import EVENT_TABLES, arrow_type, case_columns, create_case, load_table
+from forensics.deadline import Deadline
 from forensics.discovery import Hints
 from forensics.ingest import Loaded
 from forensics.models import DERIVATIONS
 from forensics.models.processes import Mention, Node, Processes, identify_processes
 
 
-def assemble_case(loaded: Sequence[Loaded], path: Path, *, threads: int = 2, memory_limit: str | None = None) -> None:
-    """Writes the case at `path` (which must not exist); artifact ids are positions in `loaded`."""
+def assemble_case(
+    loaded: Sequence[Loaded],
+    path: Path,
+    *,
+    threads: int = 2,
+    memory_limit: str | None = None,
+    deadline: Deadline | None = None,
+) -> list[str]:
+    """Writes the case at `path` (which must not exist); artifact ids are positions in `loaded`.
+
+    The names of what the deadline kept out of it are returned: tables, or models that derive them.
+    """
+    until = deadline or Deadline()
     con = create_case(path)
     try:
         con.execute(f"SET threads = {int(threads)}")
@@ -35,15 +48,33 @@ def assemble_case(loaded: Sequence[Loaded], path: Path, *, threads: int = 2, mem
         )
         _insert(con, "coverage", [row for a, i in enumerate(loaded) for row in _coverage_rows(a, i, processes)])
         _insert(con, "fact", [row for a, i in enumerate(loaded) for row in _fact_rows(a, i, processes)])
-        for table in ("stack", *EVENT_TABLES):
-            parts = [(aid, part) for aid, item in enumerate(loaded) for part in item.tables().get(table, [])]
-            if parts:
-                load_table(con, table, parts)
-        for derive in DERIVATIONS:
-            derive(con)
+        missing = _fill(con, loaded, until)
         con.execute("CHECKPOINT investigation")
     finally:
         con.close()
+    return missing
+
+
+def _fill(con: duckdb.DuckDBPyConnection, loaded: Sequence[Loaded], deadline: Deadline) -> list[str]:
+    """Loads events and derives; what lacks for want of time is returned."""
+    steps: dict[str, Callable[[], None]] = {}
+    for table in ("stack", *EVENT_TABLES):
+        parts = [(aid, part) for aid, item in enumerate(loaded) for part in item.tables().get(table, [])]
+        if parts:
+            steps[table] = partial(load_table, con, table, parts)
+    steps.update({derive.__name__: partial(derive, con) for derive in DERIVATIONS})
+    missing = []
+    for name, step in steps.items():
+        if not deadline.expired():
+            try:
+                with deadline.interrupting(con):
+                    step()
+                continue
+            except duckdb.Error:
+                if not deadline.expired():
+                    raise
+        missing.append(name)
+    return missing
 
 
 def _mentions(artifact_id: int, item: Loaded) -> list[Mention]:

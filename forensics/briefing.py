@@ -36,8 +36,9 @@ def brief(
     judgement: Judgement,
     rules: Sequence[Rule],
     citations: Citations,
+    time_limit: str = "",
 ) -> view.Report:
-    """The report's view model."""
+    """The report's view model. `time_limit`: what is missing because it was reached."""
     known = {rule.id: rule for rule in rules}
     nodes, edges = _chain(verdict)
     return view.Report(
@@ -53,12 +54,17 @@ def brief(
             view.NotChecked(n.rule, n.title, n.missing, n.meaning, n.capture) for n in verdict.not_checked
         ),
         artifacts=_artifacts(con),
-        warnings=(*_set_aside(judgement), *_warnings(con)),
+        warnings=(*_cut_off(time_limit), *_set_aside(judgement), *_warnings(con)),
         job_facts=_job_facts(con),
         processes=_processes(con),
         timeline=_timeline(con, citations, verdict),
         series=_series(con),
+        time_limit=time_limit,
     )
+
+
+def _cut_off(time_limit: str) -> list[view.WarningView]:
+    return [view.WarningView("", "", time_limit, "what these would have shown")] if time_limit else []
 
 
 def _ordered(verdict: Verdict, judgement: Judgement) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from forensics import resources
 from forensics.errors import CaseError
+from forensics.memory import parse_size
 from forensics.states import CAPABILITIES
 
 # Never reach for the network: DuckDB otherwise tries to download extensions.
@@ -66,8 +68,15 @@ _ARROW = {
 
 
 def connect(path: Path | None = None, *, read_only: bool = False, **config: Any) -> duckdb.DuckDBPyConnection:
-    """A DuckDB connection that never touches the network. `path` None: in memory."""
+    """A DuckDB connection that never touches the network. `path` None: in memory.
+
+    Where the process itself has a bound on its memory, the database takes at most half of it.
+    """
     options: dict[str, Any] = {**_OFFLINE, **{k: v for k, v in config.items() if v is not None}}
+    bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    if bound != resource.RLIM_INFINITY:
+        asked = parse_size(str(options.get("memory_limit"))) or bound
+        options["memory_limit"] = f"{min(asked, bound // 2) >> 20}MiB"
     try:
         return duckdb.connect(str(path) if path else ":memory:", read_only=read_only, config=options)
     except duckdb.Error as error:

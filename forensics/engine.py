@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
 
 from forensics.citations import Citations
+from forensics.deadline import Deadline
 from forensics.errors import RuleError
 from forensics.finding import Evidence, Finding, format_message
 from forensics.rule import Question, Rule, Variant, alternatives
@@ -20,13 +20,15 @@ from forensics.states import SEVERITIES, STATES
 
 MAX_FINDINGS_PER_RULE = 200
 RULE_SECONDS = 60
+OUT_OF_TIME = "the time limit was reached"
+_UNANSWERED = {"failed", "out-of-time"}
 _VIEW = re.compile(r"\bCREATE TEMP VIEW\b")
 _PARAMETER = re.compile(r"\$([a-z_][a-z0-9_]*)")
 
 
 @dataclass(frozen=True)
 class RuleRun:
-    """`outcome`: found | nothing-found | not-run | failed, for one process (None: the job)."""
+    """`outcome`: found | nothing-found | not-run | out-of-time | failed, for one process (None: the job)."""
 
     rule: str
     variant: str | None
@@ -71,11 +73,14 @@ class _Coverage:
 class _Question:
     """What a rule may ask: one SELECT at a time, with its thresholds as parameters."""
 
-    def __init__(self, con: duckdb.DuckDBPyConnection, rule: Rule) -> None:
+    def __init__(self, con: duckdb.DuckDBPyConnection, rule: Rule, deadline: Deadline) -> None:
         self._con = con
+        self._deadline = deadline
         self.thresholds: Mapping[str, float] = {name: threshold.value for name, threshold in rule.thresholds.items()}
 
     def rows(self, sql: str, **parameters: Any) -> list[dict[str, Any]]:
+        if self._deadline.expired():  # between statements there is nothing to interrupt
+            raise RuleError("out of time")
         statements = self._con.extract_statements(sql)
         if len(statements) != 1 or not statements[0].type.name.startswith("SELECT"):
             raise RuleError("a rule may only ask one SELECT at a time")
@@ -92,17 +97,18 @@ def judge(
     views: Sequence[str],
     citations: Citations,
     *,
-    expired: Callable[[], bool] = lambda: False,
+    deadline: Deadline | None = None,
 ) -> Judgement:
     """Findings and runs of all rules over a case opened by `case.open_for_rules`, in the order of rule ids.
 
-    Once `expired()` is true, the rules that are left are recorded as failed for lack of time.
+    The rule that the deadline interrupts and those that are left then are recorded as out of time.
     """
-    _prepare(con, views)
-    bench = _Bench(con, citations)
+    until = deadline or Deadline()
+    _prepare(con, views, until)
+    bench = _Bench(con, citations, until)
     for rule in rules:
-        if expired():
-            bench.judgement.runs.append(RuleRun(rule.id, None, None, "failed", "the time limit was reached"))
+        if until.expired():
+            bench.judgement.runs.append(RuleRun(rule.id, None, None, "out-of-time", OUT_OF_TIME))
         else:
             bench.judge(rule)
     for number, finding in enumerate(bench.judgement.findings):
@@ -110,16 +116,19 @@ def judge(
     return bench.judgement
 
 
-def _prepare(con: duckdb.DuckDBPyConnection, views: Sequence[str]) -> None:
+def _prepare(con: duckdb.DuckDBPyConnection, views: Sequence[str], deadline: Deadline) -> None:
     """Runs what many rules read once instead of in each of them: planning these joins again and again costs most.
 
     A view that fails stays a view, so that only the rules that read it fail.
     """
-    for shared in ("log", "frame"):
-        con.execute(f"CREATE TEMP TABLE {shared} AS SELECT * FROM {shared}")
-    for view in views:
+    shared = [f"CREATE TEMP TABLE {name} AS SELECT * FROM {name}" for name in ("log", "frame")]
+    for table, view in [
+        *((sql, "") for sql in shared),
+        *((_VIEW.sub("CREATE TEMP TABLE", v, count=1), v) for v in views),
+    ]:
         try:
-            con.execute(_VIEW.sub("CREATE TEMP TABLE", view, count=1))
+            with deadline.interrupting(con):
+                con.execute(table)
         except duckdb.Error:
             with contextlib.suppress(duckdb.Error):
                 con.execute(view)
@@ -139,9 +148,10 @@ def _read_coverage(con: duckdb.DuckDBPyConnection) -> _Coverage:
 class _Bench:
     """Judges rule after rule over one case."""
 
-    def __init__(self, con: duckdb.DuckDBPyConnection, citations: Citations) -> None:
+    def __init__(self, con: duckdb.DuckDBPyConnection, citations: Citations, deadline: Deadline) -> None:
         self._con = con
         self._citations = citations
+        self._deadline = deadline
         self._coverage = _read_coverage(con)
         query = "SELECT id, attempt, rank, host, device FROM proc ORDER BY id"
         self._processes: dict[int | None, Sequence[Any]] = {row[0]: row for row in con.execute(query).fetchall()}
@@ -166,28 +176,30 @@ class _Bench:
                     missing.setdefault(proc, lacking)
             for proc, run in self._run(rule, variant, able).items() if able else ():
                 # What stands is the strongest variant that ran, unless a weaker one found something.
-                if run.outcome == "failed" and proc in settled:  # a fault is never hidden behind another variant
+                if run.outcome in _UNANSWERED and proc in settled:  # a fault is never hidden behind another variant
                     self.judgement.runs.append(run)
-                elif proc not in settled or run.outcome == "found" or settled[proc].outcome == "failed":
+                elif proc not in settled or run.outcome == "found" or settled[proc].outcome in _UNANSWERED:
                     settled[proc] = run
         for proc in everyone:
             unable = RuleRun(rule.id, None, proc, "not-run", f"needs {missing.get(proc, '')}", missing.get(proc))
             self.judgement.runs.append(settled.get(proc, unable))
 
     def _run(self, rule: Rule, variant: Variant, able: Sequence[int | None]) -> dict[int | None, RuleRun]:
-        timer = threading.Timer(RULE_SECONDS, self._con.interrupt)
-        timer.start()
+        within = self._deadline.within(RULE_SECONDS)
         try:
-            question = _Question(self._con, rule)
-            rows = question.rows(variant.sql) if variant.sql else [dict(row) for row in _call(variant, question)]
+            question = _Question(self._con, rule, within)
+            with within.interrupting(self._con):
+                rows = question.rows(variant.sql) if variant.sql else [dict(row) for row in _call(variant, question)]
             _check_rows(rule, rows)
             rows = [row for row in rows if rule.scope == "job" or row.get("proc_id") in able or None in able]
             findings = [self._finding(rule, variant, row) for row in rows[:MAX_FINDINGS_PER_RULE]]
         except Exception as error:  # one rule's fault must not stop the others, whatever it is
-            reason = f"{type(error).__name__}: {error}"[:1000]
-            return {proc: RuleRun(rule.id, variant.name, proc, "failed", reason) for proc in able}
-        finally:
-            timer.cancel()
+            outcome, reason = "failed", f"{type(error).__name__}: {error}"[:1000]
+            if self._deadline.expired():
+                outcome, reason = "out-of-time", OUT_OF_TIME
+            elif within.expired():
+                reason = f"the rule took longer than {RULE_SECONDS} s"
+            return {proc: RuleRun(rule.id, variant.name, proc, outcome, reason) for proc in able}
         self.judgement.findings += findings
         runs: dict[int | None, RuleRun] = {}
         for proc in able:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,16 +19,6 @@ from forensics.engine import Judgement, RuleRun
 from forensics.finding import Anomaly, Moment, NotChecked, RuledOut
 from forensics.rule import Rule
 from forensics.states import SETTLED_BY, STRENGTHS
-
-
-class Budget:
-    """A deadline for the whole analysis; what it cuts off is reported as not checked."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._deadline = None if seconds is None else time.monotonic() + seconds
-
-    def expired(self) -> bool:
-        return self._deadline is not None and time.monotonic() > self._deadline
 
 
 def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
@@ -109,18 +98,18 @@ def not_checked(con: duckdb.DuckDBPyConnection, judgement: Judgement, rules: Seq
     covered = {row[0] for row in con.execute("SELECT DISTINCT capability FROM coverage").fetchall()}
     settled = {run.rule for run in judgement.runs if run.outcome == "found" or _is_conclusive(run, known[run.rule])}
     missing: dict[str, str] = {}
-    failed: dict[str, str] = {}
+    failed: dict[str, tuple[str, str]] = {}
     for run in judgement.runs:
-        if run.outcome == "failed":
-            failed.setdefault(run.rule, run.reason)
+        if run.outcome == "out-of-time":
+            failed.setdefault(run.rule, ("time-limit", f"not asked to the end: {run.reason}"))
+        elif run.outcome == "failed":
+            failed.setdefault(run.rule, ("rule-fault", f"the rule itself failed: {run.reason}"))
         elif run.rule not in settled and run.rule not in missing:
             missing[run.rule] = run.missing or _best_need(known[run.rule], run.variant)
     needs = Counter(missing.values())
     ranked = sorted(missing.items(), key=lambda item: (-needs[item[1]], item[1], item[0]))
     wanted = [*_wanted_by_symptoms(judgement, covered), *((r, n) for r, n in ranked if r not in failed)]
-    faults = [
-        NotChecked(r, known[r].title, "rule-fault", f"the rule itself failed: {why}", "") for r, why in failed.items()
-    ]
+    faults = [NotChecked(r, known[r].title, code, why, "") for r, (code, why) in failed.items()]
     return [*not_checked_rules([(rule, known[rule].title, need) for rule, need in wanted]), *faults]
 
 

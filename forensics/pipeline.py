@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -13,18 +12,22 @@ from pathlib import Path
 from forensics import briefing, diagnosis, document, ledger
 from forensics.assembly import assemble_case
 from forensics.case import open_for_rules
+from forensics.children import Children
 from forensics.citations import Citations
 from forensics.configuration import Configuration, set_aside
+from forensics.deadline import Deadline
 from forensics.discovery import discover
 from forensics.engine import Judgement, judge
 from forensics.errors import ForensicsError
 from forensics.finding import Finding, Verdict
-from forensics.ingest import Loaded, ingest, remove_leftovers
+from forensics.ingest import Loaded, ingest, remove_leftovers, remove_unfinished
 from forensics.library import load_rules, load_views
+from forensics.memory import parse_size, usable_bytes
 from forensics.report.html import render_html
 from forensics.report.view import Report
 
-_SIZE = re.compile(r"[1-9][0-9]*(?:\.[0-9]+)?\s?[KMGT]i?B", re.IGNORECASE)
+# Shares of --max-seconds after which loading and the building of the case stop, so that what is known is judged too.
+_INGEST_SHARE, _ASSEMBLY_SHARE = 0.6, 0.85
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Settings:
             raise ForensicsError(f"threads: {self.threads}; expected at least 1")
         if self.max_seconds is not None and not self.max_seconds >= 0:
             raise ForensicsError(f"max-seconds: {self.max_seconds}; expected 0 or more")
-        if self.memory_limit is not None and not _SIZE.fullmatch(self.memory_limit):
+        if self.memory_limit is not None and parse_size(self.memory_limit) is None:
             raise ForensicsError(f"memory-limit: {self.memory_limit!r}; expected a size such as 500MB or 4GB")
 
 
@@ -82,7 +85,7 @@ def analyze(
     """
     chosen = settings or Settings()
     chosen.check()
-    budget = ledger.Budget(chosen.max_seconds)
+    deadline = Deadline(chosen.max_seconds)
     path, out = Path(path), Path(out) if out is not None else default_out(Path(path))
     rules, views = load_rules(chosen.rules, chosen.configuration.thresholds), load_views(chosen.rules)
     if out.resolve() == path.resolve():
@@ -93,21 +96,22 @@ def analyze(
     place, work = Path(tempfile.mkdtemp(prefix=".building-", dir=out)), Path(tempfile.mkdtemp(prefix="forensics-"))
     building = place / "case.duckdb"
     try:
-        on_progress("discover", 0, 1, str(path))
-        found = discover(path, work, outputs=out)
-        loaded = ingest(
-            found,
-            chosen.cache or out / "cache",
-            expired=budget.expired,
-            on_artifact=lambda done, total, name: on_progress("ingest", done, total, name),
-        )
+        loaded = _load(path, work, out, chosen, deadline.share(_INGEST_SHARE), on_progress)
         on_progress("derive", 0, 1, "case.duckdb")
-        assemble_case(loaded, building, threads=chosen.threads, memory_limit=chosen.memory_limit)
+        missing = assemble_case(
+            loaded,
+            building,
+            threads=chosen.threads,
+            memory_limit=chosen.memory_limit,
+            deadline=deadline.share(_ASSEMBLY_SHARE),
+        )
+        remove_unfinished(loaded)
         on_progress("judge", 0, len(rules), f"{len(rules)} rules")
         con = open_for_rules(building, chosen.memory_limit)
         try:
             citations = Citations(con, [item.found.source for item in loaded])
-            judgement = judge(con, rules, views, citations, expired=budget.expired)
+            # Silence over a part of the case is no answer.
+            judgement = judge(con, rules, views, citations, deadline=Deadline(0) if missing else deadline)
             set_aside(judgement, chosen.configuration.suppressions, datetime.date.today())
             verdict = diagnosis.diagnose(
                 judgement.findings,
@@ -117,7 +121,8 @@ def analyze(
                 earliest=ledger.earliest_anomaly(con, citations),
                 confidence=ledger.calibration()["root_cause_is_right"],
             )
-            report = briefing.brief(con, job_name(path), verdict, judgement, rules, citations)
+            cut = _cut_off(chosen.max_seconds, loaded, missing, judgement)
+            report = briefing.brief(con, job_name(path), verdict, judgement, rules, citations, cut)
         finally:
             con.close()
         ledger.record(building, judgement)
@@ -132,6 +137,43 @@ def analyze(
         shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(place, ignore_errors=True)
     return _finished(verdict, judgement, report, out, loaded)
+
+
+def _load(
+    path: Path,
+    work: Path,
+    out: Path,
+    chosen: Settings,
+    deadline: Deadline,
+    on_progress: Callable[[str, int, int, str], None],
+) -> list[Loaded]:
+    """Every artifact below `path`, loaded in child processes, which end with this call."""
+    memory_bytes = parse_size(chosen.memory_limit) if chosen.memory_limit else None
+    with Children(chosen.threads, memory_bytes or usable_bytes()) as children:
+        on_progress("discover", 0, 1, str(path))
+        return ingest(
+            discover(path, work, outputs=out),
+            chosen.cache or out / "cache",
+            children=children,
+            deadline=deadline,
+            on_artifact=lambda done, total, name: on_progress("ingest", done, total, name),
+        )
+
+
+def _cut_off(seconds: float | None, loaded: Sequence[Loaded], missing: Sequence[str], judgement: Judgement) -> str:
+    """What the time limit kept from being done, in a sentence; empty when it was not reached."""
+    codes = [{w["code"] for w in item.meta["warnings"]} for item in loaded]
+    late = [item for item, said in zip(loaded, codes, strict=True) if "time-limit" in said]
+    n_absent = sum(item.folder is None for item in late)
+    unasked = {run.rule for run in judgement.runs if run.outcome == "out-of-time"}
+    parts = [
+        f"{n_absent} of {len(loaded)} artifacts were not loaded" if n_absent else "",
+        f"{len(late) - n_absent} only in part" if len(late) > n_absent else "",
+        f"{', '.join(missing)} did not reach the case" if missing else "",
+        f"{len(unasked)} rules were not asked" if unasked else "",
+    ]
+    said = "; ".join(part for part in parts if part)
+    return f"The time limit of {seconds:g} s was reached: {said}." if said else ""
 
 
 def _finished(verdict: Verdict, judgement: Judgement, report: Report, out: Path, loaded: Sequence[Loaded]) -> Analysis:

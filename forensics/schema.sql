@@ -722,7 +722,7 @@ COMMENT ON COLUMN rule_run.variant IS 'Variant that ran; NULL when none could';
 COMMENT ON COLUMN rule_run.proc_id IS 'proc.id; NULL for the job as a whole';
 COMMENT ON COLUMN rule_run.reason IS 'Why it ran, did not run or failed';
 COMMENT ON COLUMN rule_run.n_findings IS 'Number of findings';
-COMMENT ON COLUMN rule_run.outcome IS 'found | nothing-found (could have been seen, was not) | not-run (evidence missing) | failed (the rule itself)';
+COMMENT ON COLUMN rule_run.outcome IS 'found | nothing-found (could have been seen, was not) | not-run (evidence missing) | out-of-time | failed (the rule itself)';
 COMMENT ON COLUMN rule_run.missing_capability IS 'Capability whose absence kept the rule from running';
 
 CREATE VIEW kernel AS

@@ -6,7 +6,6 @@ import gzip
 import io
 import lzma
 import os
-import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -15,12 +14,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from trouble import dropped_in
 
-import forensics.formats
 from forensics import discovery
 from forensics.discovery import discover, hints_from_name
 from forensics.errors import ForensicsError
-from forensics.ingest import _ParquetSink, ingest
+from forensics.ingest import ingest
+from forensics.parquet_sink import ParquetSink
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_compressed_content_that_ends_early_is_read_to_the_damage(tmp_path: Path
 
 
 def test_what_a_loader_says_is_made_storable(tmp_path: Path) -> None:
-    sink = _ParquetSink(tmp_path)
+    sink = ParquetSink(tmp_path)
     sink.proc(0, rank=2**40, pid=2**40, host="a\ud800b")
     sink.fact("k\udfff", "v", scope="note", line=2**70)
     sink.warn("c", "m\ud800", "h", byte=2**70)
@@ -184,20 +184,15 @@ def load(source, sink):
 
 
 @pytest.fixture
-def album(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def album(tmp_path: Path) -> Iterator[Path]:
     """A job with an album of two pages, and the format that reads it."""
-    (tmp_path / "formats").mkdir()
-    (tmp_path / "formats" / "album.py").write_text(ALBUM)
-    monkeypatch.setattr(forensics.formats, "__path__", [*forensics.formats.__path__, str(tmp_path / "formats")])
-    forensics.formats.formats.cache_clear()
     job = tmp_path / "job" / "export"
     job.mkdir(parents=True)
     (tmp_path / "job" / "outside.page").write_bytes(b"\0outside")
     for name, text in (("index", b"ALBUM"), ("1.page", b"\0first"), ("2.page", b"\0second")):
         (job / name).write_bytes(text)
-    yield tmp_path / "job"
-    forensics.formats.formats.cache_clear()
-    sys.modules.pop("forensics.formats.album", None)
+    with dropped_in(tmp_path / "formats", "album", ALBUM):
+        yield tmp_path / "job"
 
 
 def pages(job: Path, cache: Path) -> tuple[list[str], bool]:

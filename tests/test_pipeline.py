@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
+from trouble import dropped_in
 
-import forensics.formats
 from forensics.errors import ForensicsError
 from forensics.pipeline import Settings, analyze
 
@@ -131,12 +131,7 @@ SELECT artifact_id, row, proc_id, rank, message AS what FROM log WHERE class = '
 """
 
 
-def test_a_new_format_is_one_file_and_a_new_rule_is_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = tmp_path / "formats"
-    site.mkdir()
-    (site / "dropped_in.py").write_text(FORMAT)
-    monkeypatch.setattr(forensics.formats, "__path__", [*forensics.formats.__path__, str(site)])
-    forensics.formats.formats.cache_clear()
+def test_a_new_format_is_one_file_and_a_new_rule_is_two(tmp_path: Path) -> None:
     rules = tmp_path / "rules" / "test"
     rules.mkdir(parents=True)
     (rules / "dropped.sql").write_text(RULE)
@@ -146,14 +141,11 @@ def test_a_new_format_is_one_file_and_a_new_rule_is_two(tmp_path: Path, monkeypa
     job = tmp_path / "job"
     job.mkdir()
     (job / "a.txt").write_text("DROPPED-IN\n")
-    try:
+    with dropped_in(tmp_path / "formats", "dropped", FORMAT):
         result = analyze(job, tmp_path / "out", settings=Settings(rules=[tmp_path / "rules"]))
         from forensics.rule_cases import run_cases
 
         assert [r.problem for r in run_cases([tmp_path / "rules"], ["test-dropped"])] == [""]
-    finally:
-        forensics.formats.formats.cache_clear()
-        sys.modules.pop("forensics.formats.dropped_in", None)
     assert [f.rule for f in result.verdict.root_causes] == ["test-dropped"]
     assert result.verdict.root_causes[0].message == "The process: it was here"
 
@@ -169,12 +161,21 @@ def test_one_failing_rule_stops_neither_the_others_nor_the_verdict(tmp_path: Pat
     assert set(faults) == {"test-broken", "test-greedy"}
 
 
-def test_a_format_that_fails_costs_its_artifact_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("fault")
+BROKEN = '''
+"""Claims every trace and fails."""
+VERSION = 1
+TITLE = "broken format of a test"
+PROVIDES = ()
+def recognise(head):
+    return 100 if b"traceEvents" in head.data else 0
+def load(source, sink):
+    raise RuntimeError("fault")
+'''
 
-    monkeypatch.setattr(forensics.formats.formats()["kineto"], "load", fail)
-    result = analyze(STEP_217, tmp_path)
+
+def test_a_format_that_fails_costs_its_artifact_only(tmp_path: Path) -> None:
+    with dropped_in(tmp_path / "formats", "broken", BROKEN):
+        result = analyze(STEP_217, tmp_path / "out")
     assert [f.rule for f in result.verdict.root_causes] == ["numerics-nan-provenance"]
     failed = [a.path for a in result.report.artifacts if a.quality == "failed"]
     assert failed == ["trace_rank0.json.gz", "trace_rank1.json.gz"]
@@ -258,14 +259,11 @@ def test_a_damaged_cache_is_read_anew(tmp_path: Path) -> None:
     assert [f.rule for f in result.verdict.root_causes] == ["numerics-nan-provenance"]
 
 
-def test_a_load_that_failed_by_a_fault_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("fault")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(forensics.formats.formats()["kineto"], "load", fail)
-        analyze(STEP_217, tmp_path)
-    assert analyze(STEP_217, tmp_path).n_parsed == 2
+def test_a_load_that_failed_by_a_fault_is_tried_again(tmp_path: Path) -> None:
+    with dropped_in(tmp_path / "formats", "broken", BROKEN):
+        analyze(STEP_217, tmp_path / "out")
+        assert analyze(STEP_217, tmp_path / "out").n_parsed == 2
+    assert analyze(STEP_217, tmp_path / "out").n_parsed == 2
 
 
 def test_results_are_never_written_over_the_artifacts(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
     if others:
         lines += pen.row("also", others)
     lines += pen.row("looked at", _looked_at(report))
+    lines += pen.row("time limit", report.time_limit) if report.time_limit else []
     if verdict.status == "not-established":
         for gap in [gap for gap in gaps(report.not_checked) if gap.capture][:3]:
             lines += pen.row("next time", text.one_line(gap.capture, 200))

@@ -178,3 +178,4 @@ class Report:
     processes: tuple[ProcessView, ...] = ()
     timeline: tuple[Moment, ...] = ()  # earliest first
     series: tuple[SeriesView, ...] = ()
+    time_limit: str = ""  # what is missing because it was reached

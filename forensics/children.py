@@ -1,0 +1,258 @@
+"""Loads artifacts in child processes, several at a time, each within bounds of memory and time.
+
+See `forensics.child` for what runs there. A worker loads one artifact after the other until one of them ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import orjson
+
+import forensics.formats
+from forensics.artifact import Source
+from forensics.child import describe, read_answer
+from forensics.deadline import Deadline
+from forensics.errors import ForensicsError
+from forensics.parquet_sink import add_warning, recover
+
+LOAD_SECONDS = 300.0  # for any artifact, and
+LOAD_BYTES_PER_SECOND = 100_000  # more for large ones: a tenth of the slowest format's speed
+_GRACE_SECONDS = 3.0  # from the request to stop until the worker is killed
+_LARGE_BYTES = 32 << 20  # a worker ends after an artifact of this size and gives its memory back
+_SMALL_BYTES = 2 << 20  # no second worker is worth its start for less
+_SLOW_SECONDS = 1.0
+_LEAST_MEMORY_BYTES = 256 << 20  # of a worker; 100 MiB of it are libraries
+_HIDES = "the rest of this file"
+_ENVIRONMENT = {
+    # The default pool takes a gibibyte of writable addresses at once, which counts against the bound on memory.
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "OPENBLAS_NUM_THREADS": "1",  # no threads in a process that forks
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One artifact to load with one format into a new folder."""
+
+    key: int
+    format: str
+    source: Source
+    folder: Path
+    n_bytes: int
+
+    def seconds(self) -> float:
+        return LOAD_SECONDS + self.n_bytes / LOAD_BYTES_PER_SECOND
+
+
+@dataclass
+class _Worker:
+    pid: int
+    channel: socket.socket
+    stream: BinaryIO
+    task: Task | None = None
+    began: float = 0.0
+    stop_at: float = 0.0
+    kill_at: float | None = None  # asked to stop; killed at this time
+    late: tuple[str, str] = ("", "")  # why it was asked: code and message
+
+
+class Children:
+    """A server and its workers; use it as a context manager. The server starts at once and imports in the background.
+
+    `memory_bytes`: what all workers together may use.
+    """
+
+    def __init__(self, threads: int, memory_bytes: int) -> None:
+        self._threads, self._memory_bytes = threads, memory_bytes
+        self._workers: list[_Worker] = []
+        self._selector = selectors.DefaultSelector()
+        self._server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._start()
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all child processes, whatever they are doing."""
+        for worker in self._workers:
+            _signal(worker.pid, signal.SIGKILL)
+            worker.stream.close()
+            worker.channel.close()
+        self._workers.clear()
+        if self._control is not None:
+            self._control.close()
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+        self._selector.close()
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        # The parent's search path as it is, never the current folder, which may hold anything.
+        path = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
+        arguments = (theirs.fileno(), os.getpid(), list(forensics.formats.__path__))
+        code = f"import sys; sys.path[:] = {path!r}\nfrom forensics.child import serve\nserve(*{arguments!r})"
+        try:
+            self._server = subprocess.Popen(  # noqa: S603 - this package's own code
+                [sys.executable, "-P", "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # what a library prints as it crashes
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **_ENVIRONMENT},
+            )
+        except OSError as error:
+            raise ForensicsError(f"{sys.executable}: no process can be started to load artifacts ({error})") from error
+        finally:
+            theirs.close()
+        self._control = ours
+
+    def run(self, tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[Task, dict[str, Any] | None]]:
+        """Each task with the meta data of its load as soon as it has ended; None: the deadline came before its turn."""
+        # Large ones first: the last to end is then a small one.
+        waiting = sorted(tasks, key=lambda task: (-task.n_bytes, task.key))
+        total = sum(task.n_bytes for task in tasks)
+        n_workers = max(1, min(self._threads, len(tasks), self._memory_bytes // _LEAST_MEMORY_BYTES))
+        memory_bytes = max(self._memory_bytes // n_workers, _LEAST_MEMORY_BYTES)
+        while waiting or any(worker.task for worker in self._workers):
+            if deadline.expired() and waiting:
+                yield from ((task, None) for task in waiting)
+                waiting = []
+            idle = [worker for worker in self._workers if worker.task is None]
+            # One worker is enough for little, unless something keeps it.
+            some = n_workers if total > _SMALL_BYTES or self._any_slow() else 1
+            while waiting and len(self._workers) - len(idle) < some:
+                worker = idle.pop() if idle else self._fork(memory_bytes)
+                self._give(worker, waiting.pop(0), waiting, n_workers)
+            yield from self._wait(deadline)
+
+    def _any_slow(self) -> bool:
+        return any(w.task and time.monotonic() - w.began > _SLOW_SECONDS for w in self._workers)
+
+    def _fork(self, memory_bytes: int) -> _Worker:
+        ours, theirs = socket.socketpair()
+        pid = self._ask({"memory_bytes": memory_bytes}, [theirs.fileno()])
+        theirs.close()
+        if pid is None:
+            raise ForensicsError("no process can be started to load artifacts; the system may have run out of memory")
+        worker = _Worker(pid, ours, ours.makefile("rb"))
+        self._workers.append(worker)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        return worker
+
+    def _ask(self, question: dict[str, Any], descriptors: Sequence[int] = ()) -> int | None:
+        """The server's answer; where it has died it is started anew once. None when it cannot answer."""
+        for _ in range(2):
+            try:
+                if self._control is not None:
+                    socket.send_fds(self._control, [json.dumps(question).encode()], list(descriptors))
+                    if answer := self._control.recv(64):
+                        return int(answer)
+            except OSError:
+                pass
+            if "pid" in question:  # nobody else can tell
+                return None
+            if self._control is not None:
+                self._control.close()
+            self._start()
+        return None
+
+    def _give(self, worker: _Worker, task: Task, waiting: Sequence[Task], n_workers: int) -> None:
+        # Threads are shared with those that take a part of the time that counts.
+        running = [other.task for other in self._workers if other.task]
+        n_others = sum(other.n_bytes * 10 >= task.n_bytes for other in [*waiting[:n_workers], *running])
+        task.source.threads = max(1, self._threads // min(n_workers, 1 + n_others))
+        worker.task = task
+        worker.began = time.monotonic()
+        worker.stop_at = worker.began + task.seconds()
+        task.folder.mkdir()
+        order = {"format": task.format, "source": describe(task.source), "folder": str(task.folder)}
+        with contextlib.suppress(OSError):  # a worker that has died is met when its answer is read
+            worker.channel.sendall(json.dumps(order).encode() + b"\n")
+
+    def _wait(self, deadline: Deadline) -> Iterator[tuple[Task, dict[str, Any]]]:
+        now = time.monotonic()
+        left = deadline.left()
+        for worker in self._workers:
+            if worker.task is None:
+                continue
+            if worker.kill_at is None and (left == 0 or now >= worker.stop_at):
+                worker.late = (
+                    ("time-limit", "stopped: the time limit was reached")
+                    if left == 0
+                    else ("loader-fault", f"{worker.task.format} exceeded its time of {worker.task.seconds():.0f} s")
+                )
+                worker.kill_at = now + _GRACE_SECONDS
+                _signal(worker.pid, signal.SIGTERM)
+            elif worker.kill_at is not None and now >= worker.kill_at:
+                _signal(worker.pid, signal.SIGKILL)
+        times = [w.kill_at or w.stop_at for w in self._workers if w.task] + ([] if left is None else [now + left])
+        for key, _ in self._selector.select(min(_SLOW_SECONDS, max(0.01, min(times, default=now) - now))):
+            worker = key.data
+            task = worker.task
+            meta = self._answered(worker)
+            if task is not None:
+                yield task, meta
+
+    def _answered(self, worker: _Worker) -> dict[str, Any]:
+        """The meta data of the load that has ended, and the worker made idle or ended."""
+        task, answer = worker.task, read_answer(worker.stream)
+        worker.task = None
+        late = worker.kill_at is not None
+        status = None
+        if answer != "" or late or task is None or task.n_bytes >= _LARGE_BYTES:
+            status = self._end(worker)
+        if task is None:
+            return {}
+        if answer == "":
+            meta: dict[str, Any] = orjson.loads((task.folder / "meta.json").read_bytes())
+            if late and meta.get("fault"):
+                add_warning(meta, *worker.late, _HIDES)
+            return meta
+        sink = recover(task.folder)
+        why = _words(status) if answer is None else answer
+        sink.warn(*(worker.late if late else ("loader-fault", f"{task.format} {why}")), _HIDES)
+        sink.break_off()
+        return sink.finish()
+
+    def _end(self, worker: _Worker) -> int | None:
+        """Kills a worker; its wait status, None when that is not known."""
+        self._workers.remove(worker)
+        self._selector.unregister(worker.channel)
+        _signal(worker.pid, signal.SIGKILL)  # changes nothing for one that has died
+        worker.stream.close()
+        worker.channel.close()
+        return self._ask({"pid": worker.pid})
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _words(status: int | None) -> str:
+    if status is None:
+        return "ended without saying why"
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        known = {s.value: s.name for s in signal.Signals}
+        return f"was killed by signal {number} ({known.get(number, 'unknown')})"
+    return f"ended its process with status {os.waitstatus_to_exitcode(status)}"

@@ -1,0 +1,40 @@
+"""Runs one format over one artifact, in whichever process; its fault becomes a warning of that artifact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forensics.artifact import Format, Source
+from forensics.errors import ArtifactError, Untrusted
+from forensics.parquet_sink import ParquetSink
+
+
+class Stopped(BaseException):
+    """Raised in a load that is to end now; no `except Exception` of a format keeps it."""
+
+
+def load_artifact(name: str, module: Format, source: Source, sink: ParquetSink) -> dict[str, Any]:
+    """The finished meta data; `fault` in it means that the load did not end by itself. `name`: of the format."""
+    try:
+        module.load(source, sink)
+    except Stopped:  # whoever stopped it says why
+        sink.break_off()
+    except ArtifactError as error:
+        code = "refused" if isinstance(error, Untrusted) else "unreadable"
+        sink.warn(code, str(error), "what lies beyond this position", byte=error.byte)
+        sink.damaged("partial" if sink.any_rows else "failed", byte=error.byte)
+    except MemoryError:
+        sink.warn("loader-fault", f"{name} exceeded its memory limit", "the rest of this file")
+        sink.break_off()
+    except Exception as error:  # RecursionError included
+        if isinstance(error, RuntimeError) and "interrupt" in str(error).lower():
+            raise KeyboardInterrupt from error  # how DuckDB reports Ctrl-C
+        short = "out of memory" in str(error).lower()  # how DuckDB reports it
+        said = "exceeded its memory limit" if short else "failed"
+        sink.warn("loader-fault", f"{name} {said}: {type(error).__name__}: {error}", "the rest of this file")
+        sink.break_off()
+    if source.damage:
+        sink.warn("damaged-compression", source.damage, "everything after the damaged place")
+        if sink.state["quality"] == "complete":
+            sink.damaged("partial")
+    return sink.finish()
