@@ -160,12 +160,15 @@ def continues(block: Block, line: Line) -> bool:
         return False
     last = block.lines[-1] if block.lines else ""
     if "out of memory" in block.message[:400] and len(block.lines) < 16 and _WRAPPED_OOM.match(text):
-        return not last.rstrip().endswith(("variables)", "CUDA_ALLOC_CONF")) and exception_line(text) is None
+        ended = last.rstrip().endswith(("variables)", "CUDA_ALLOC_CONF"))
+        # Another "out of memory" is another message: of other figures, perhaps of another device.
+        return not ended and "out of memory" not in text and exception_line(text) is None
     if block.kind != "exception" or _PROGRESS.match(text) or _ECHO.match(text):
         return False
     deeper = len(text) - len(text.lstrip()) > block.indent
     same = not (line.prefixed and block.prefixed) or line.level == block.level
-    return deeper or (same and (last.endswith(_OPEN_ENDS) or _is_prose(text[block.indent :])))
+    open_end = last.endswith(_OPEN_ENDS) and bare_exception_line(text.strip()) is None
+    return deeper or (same and (open_end or _is_prose(text[block.indent :])))
 
 
 def _is_prose(text: str) -> bool:

@@ -134,7 +134,9 @@ class Processes:
         """The process of a line, if it has been met before; learns nothing."""
         if line.rank is not None:
             return self._numbers.get(("rank", line.rank, None))
-        marks = (line.local_rank, line.actor, line.host, line.writer if line.pid is not None else None)
+        if line.local_rank is not None:
+            return self._numbers.get(("local", line.host, line.local_rank))
+        marks = (line.actor, line.host, line.writer if line.pid is not None else None)
         return 0 if all(mark is None for mark in marks) else None
 
     def of_rank(self, rank: int, **known: int | str | None) -> int:

@@ -31,9 +31,14 @@ _WITHOUT_VALUES = re.compile(r"\{\d+(?:,\d*)?\}|\\d|0-9|\(\?P<\w+>")
 _TAKEN = {"fatal-python-error", "faulthandler-timeout", "anomaly-forward", "anomaly-induced", "nccl-init"}
 # What the following of tracebacks, dumps and tests looks for.
 _FOLLOWED = re.compile(
-    r"above exception|Exception (?:ignored|in|Group)|Logging error|most recent call|Process [\w-]+:|Warning: "
+    r"above exception|\| +File \"|\| [\w.]+(?:Error|Group): "
+    r"|Exception (?:ignored|in|Group)|Logging error|most recent call|Process [\w-]+:|Warning: "
     r"|\.py::|={3}|\.\.\.\s*$|(?:ok|PASSED|XFAIL|FAIL|ERROR|FAILED)\s*(?:\[ *\d+%\])?\s*$"
     r"|(?:^|\.\.\. ?|::\S+ )skipped\b"
+)
+# A prefix where none belongs: another process began its line there.
+_CUT = re.compile(
+    r"(?:\]|>): ?\[(?:rank\d|\d+,\d+\]<std)|\]: ?\[default\d|[^\]>\s:] ?\[(?:rank\d|default\d|\d+,\d+\]<std)"
 )
 
 
@@ -136,7 +141,7 @@ class Quiet:
         prefix = raw[: len(raw) - len(text)]
         if line.partial or prefix[-1:].isdigit() or not raw.endswith(text):
             return None
-        if not _is_ordinary(text):
+        if not _is_ordinary(text) or _CUT.search(raw):
             return None
         entries = tuple(self._catalogue.hinted(text))
         if any(entry.name in _TAKEN for entry in entries):

@@ -23,6 +23,7 @@ from forensics.formats._log_scan import Pattern, Scan
 from forensics.formats._log_tables import Entry, Table, starts_table
 from forensics.formats._log_threads import THREAD, Dump, LogThreads
 from forensics.formats._log_time import Clock
+from forensics.formats._log_torn import Torn
 from forensics.formats._log_tracebacks import Tracebacks
 
 # What makes a line worth looking at apart from the catalogue's hints, in RE2 syntax.
@@ -32,6 +33,9 @@ _STRUCTURE = (
     r"|ERROR|FATAL|CRITICAL|[Ff]atal|[Ee]rror:|Killed|core dumped|[ \[\]][EF]\d{3,4} \d\d:|^[EF]\d{4} |\[[EF] \w"
     r"|\d [EF] |^[0-3],\d+,\d+,|^kern +:(?:err|crit|alert|emerg)|(?:Root Cause|Failures)[ :(]|Exception i"
     r"|Process [\w-]+:|Logging error|\.py:\d+: \w*Warning: |nranks \d|(?:stdout|stderr) P |={3,} [A-Za-z0-9]|::test"
+    # A prefix within a line: another process cut it.
+    r"|^\[\d{1,6},\d{1,6}\]<\w+>: ?\[\d|^\[rank\d+\]: ?\[rank|^\[default\d+\]:(?:\[rank\d+\]:)? ?\[default"
+    r"|[a-z.,)\"']\[(?:rank\d|default\d|\d+,\d+\]<std)"
     r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED|most recent call first\):"
 )
 _METRIC = (
@@ -39,6 +43,7 @@ _METRIC = (
     r"|throughput[^\n]{0,20}: \d|token usage: "
 )
 _WRITERS = re.compile(rb"\[(?:rank|default|trainer)\d{1,6}\]:")
+_TAGS = re.compile(rb"\[\d{1,4},\d{1,4}\]<std")  # of Open MPI
 _ECHOED = re.compile(r"\.py:\d+: \w*Warning: ")
 # Messages that say again what was said before: the watchdog's thread as it ends, and the C++ runtime after it.
 _ECHOES = {"cpp-terminate", "nccl-watchdog-exception"}
@@ -75,6 +80,7 @@ class Session:
         self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events)
         self._compile = CompileLines(sink, self._survey.labels, self._clock, self._processes)
         self._tests = judge.TestRun()
+        self._torn = Torn(self._survey.labels, self._is_in_traceback)
         self._plain: set[bytes] = set()
         self._last_text = ""  # of the block before
         self._is_notable = True
@@ -90,6 +96,9 @@ class Session:
                 rest: LineBlock | None = block
                 while rest is not None:
                     rest = self._read(rest)
+        for text, piece in self._torn.rest():
+            self._is_notable = True
+            self._take_line(parse(text, self._survey.labels), piece)
         self._tracebacks.end_all()
         for proc in list(self._tables):
             self._end_table(proc)
@@ -104,12 +113,14 @@ class Session:
 
     @property
     def _busy(self) -> bool:
-        return self._tracebacks.is_open or bool(self._tables) or bool(self._partial)
+        return self._tracebacks.is_open or bool(self._tables) or bool(self._partial) or self._torn.is_open
 
     def _read(self, block: LineBlock) -> LineBlock | None:
         """Reads a block; gives back what is left when many of its messages turn out not to be kept any more."""
         self._lines = block
         index, n = 0, len(block)
+        writers = block.starts(_WRITERS)
+        self._torn.active = bool(writers or block.starts(_TAGS))
         marks = scan().mark(block, self._quiet)
         self._flood = marks.notable.flood
         self._numbers.begin(block, scan(), marks.counting)
@@ -131,7 +142,7 @@ class Session:
             index += 1
         if index:
             self._n_lines, self._last_text = block.number(index - 1), block[index - 1].text[:1000]
-        for prefix in block.starts(_WRITERS):
+        for prefix in writers:
             self._processes.number(parse(prefix, self._survey.labels))
         self._events.n_dropped += sum(count for piece, count in self._flood.items() if piece < index)
         self._numbers.end()
@@ -142,13 +153,21 @@ class Session:
         """Whether a piece that is not notable has words of which it is known that they say nothing of a process."""
         if self._lines.words_of(index) not in self._plain or self._tests.holding or 0 in self._tables:
             return False
+        if self._torn.is_open:
+            return False
         return 0 not in self._partial and self._tracebacks.leaves_alone(0, self._lines.number(index))
 
     def _take_at(self, index: int) -> None:
         """Takes a piece of the block."""
         piece = self._lines[index]
         self._at = index
-        self._take_line(parse(piece.text, self._survey.labels), piece)
+        for text, at in self._torn.mend(piece):
+            self._is_notable |= text is not piece.text
+            self._take_line(parse(text, self._survey.labels), at)
+
+    def _is_in_traceback(self, line: Line) -> bool:
+        proc = self._processes.find(line)
+        return proc is not None and self._tracebacks.is_open_of(proc)
 
     def _take_line(self, line: Line, piece: Piece) -> None:
         proc = self._processes.number(line)

@@ -25,15 +25,21 @@ from forensics.formats._log_blocks import (
 from forensics.formats._log_lines import Piece
 from forensics.formats._log_prefix import Line
 from forensics.formats._log_threads import THREAD
+from forensics.formats._log_weave import Weave
 
 MAX_OPEN = 64  # blocks of one process
 MAX_LEAD = 6  # lines between what introduces a traceback and its header
 # A block of which nothing came for so many lines of the log is over; its writer may have ended with it.
 QUIET_LINES = {"message": 256, "frames": 4096}
 MAX_FOREIGN = 40  # lines of others between the frames of one traceback
+MAX_WOVEN = 64  # tracebacks that may have been mixed with one another
 
 _REPEATED = re.compile(r"\s*\[Previous line repeated (\d+) more times?\]")
 _MARGIN = re.compile(r"\s*\| ?")
+# Lines of a group whose beginning is lost or another's.
+_LOST_MARGIN = re.compile(
+    r"\s{2,40}\| (?: {1,40}File \"|Traceback \(most recent|[\w.]{0,80}(?:Error|Group|Exception): )"
+)
 _SEPARATOR = re.compile(r"\s*\+[-+]{2,}(?: (\d+) )?[-+]*\s*$")
 _FAULT_LINE = re.compile(
     r"\s*(?:<no Python frame>|\.\.\.$|Binary file |<.{0,80}>$|Extension modules:|Python runtime state"
@@ -51,8 +57,10 @@ class Tracebacks:
         # What the lines before a traceback say of it, and where they stand.
         self._chain: dict[int, tuple[int, str, Block]] = {}
         self._ignored: dict[int, int] = {}
-        self._groups: dict[int, int] = {}  # processes in the middle of an exception group, with their last line
+        # Processes in the middle of an exception group: its last line, and how many lines outside of it followed.
+        self._groups: dict[int, tuple[int, int]] = {}
         self._owner: dict[int, tuple[int, dict[str, str]]] = {}
+        self._weaves: dict[int, Weave] = {}
         self._next_check = 0
         self._recent: tuple[int, int] | None = None  # process and line of the last line that was taken
         self._adopted: int | None = None
@@ -60,6 +68,10 @@ class Tracebacks:
     @property
     def is_open(self) -> bool:
         return bool(self._open or self._groups)
+
+    def is_open_of(self, proc: int) -> bool:
+        """Whether a process is in the middle of a traceback."""
+        return proc in self._groups or any(block.state == "frames" for block in self._open.get(proc, ()))
 
     def first_open_line(self) -> int | None:
         return min((block.first_line for blocks in self._open.values() for block in blocks), default=None)
@@ -95,7 +107,9 @@ class Tracebacks:
             for block in list(blocks):
                 if number - max(block.last_line, block.first_line) > QUIET_LINES.get(block.state, 256):
                     self._end(block)
-        self._groups = {proc: last for proc, last in self._groups.items() if number - last < QUIET_LINES["message"]}
+        for proc, (last, _) in list(self._groups.items()):
+            if number - last >= QUIET_LINES["message"]:
+                self._end_group(proc)
 
     def end_messages(self) -> None:
         """Ends messages to which nothing more can come, as their writers are known to have ended."""
@@ -127,29 +141,60 @@ class Tracebacks:
         return other
 
     def _feed(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> bool:
+        if proc not in self._groups and _LOST_MARGIN.match(line.text):
+            self._groups[proc] = (piece.number, 0)
+        if proc in self._groups and not line.text.lstrip().startswith("+ Exception Group"):
+            if _SEPARATOR.match(line.text):
+                self._groups[proc] = (piece.number, 0)
+                self._end_message(_inside(proc), line.text)
+                return True
+            if m := _MARGIN.match(line.text):
+                self._groups[proc] = (piece.number, 0)
+                line.text = line.text[m.end() :]
+                proc = _inside(proc)
+            else:
+                self._note_outside(proc, piece.number)
         blocks = self._open.get(proc)
         top = blocks[-1] if blocks else None
         text = line.text
-        if proc in self._groups:
-            self._groups[proc] = piece.number
-            if _SEPARATOR.match(text):
-                if top is not None and top.at_margin:
-                    self._end(top, text)
-                return True
-            if m := _MARGIN.match(text):
-                line.text = text = text[m.end() :]
-            elif HEADER not in text:
-                del self._groups[proc]
-                if top is not None and top.at_margin:
-                    self._end(top, text)
-                return self._feed(proc, line, piece, make)
         if HEADER in text:
             self._open_traceback(proc, line, piece, make)
             return True
+        if top is not None and proc in self._weaves and (below := self._below(top, text)):
+            if text[:1].isspace() and not FRAME.match(text):
+                return True  # code, which is of no use, or the message's next line
+            self._end(top, text)
+            top = below
         if top is not None and self._take(top, line, piece):
             top.last_line = piece.number
             return True
         return self._note(proc, line, piece, make)
+
+    def _note_outside(self, proc: int, number: int) -> None:
+        """Ends a group after a few lines outside of it, which may be those of another writer."""
+        last, n_outside = self._groups[proc]
+        if n_outside < MAX_FOREIGN:
+            self._groups[proc] = (last, n_outside + 1)
+        else:
+            self._end_group(proc)
+
+    def _end_group(self, proc: int) -> None:
+        self._groups.pop(proc, None)
+        for block in list(reversed(self._open.get(_inside(proc), ()))):
+            self._end(block)
+
+    def _end_message(self, proc: int, text: str) -> None:
+        blocks = self._open.get(proc)
+        if blocks and blocks[-1].state == "message":
+            self._end(blocks[-1], text)
+
+    def _below(self, top: Block, text: str) -> Block | None:
+        """The traceback that goes on with a line, where the one above it is at its message."""
+        weave, blocks = self._weaves[top.proc], self._open[top.proc]
+        below = blocks[-2] if len(blocks) > 1 else None
+        if below is None or below not in weave or below.state != "frames" or top.state != "message":
+            return None
+        return below if text[:1].isspace() or bare_exception_line(text.strip()) else None
 
     def _open_traceback(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> None:
         text = line.text
@@ -163,13 +208,19 @@ class Tracebacks:
         block.proc, block.indent = proc, len(text) - len(text.lstrip())
         block.lead = lead or block.lead
         if lead.endswith("Exception Group"):
-            self._groups[proc] = piece.number
-            block.indent, block.lead = 0, ""
-        elif proc in self._groups:
+            if proc >= 0:
+                self._groups[proc] = (piece.number, 0)
+            block.indent, block.lead, block.proc = 0, "", min(proc, _inside(proc))
+            top = None
+        elif proc < 0:
             block.facts["in_group"] = 1
-        block.at_margin = proc in self._groups
+        block.at_margin = block.proc < 0
         if inside and top is not None and top.exception:
             block.facts["wrapped_by"] = top.exception
+        elif top is not None and top.kind == "exception" and top.state == "frames":
+            weave = self._weaves.setdefault(proc, Weave([top], list(top.frames)))
+            if len(weave.blocks) < MAX_WOVEN:
+                weave.blocks.append(block)
         self._set_origin(proc, block, piece.number)
         self.open(block)
 
@@ -201,8 +252,12 @@ class Tracebacks:
 
     def _take_frame(self, block: Block, line: Line, piece: Piece) -> bool:
         text = line.text
+        weave = self._weaves.get(block.proc)
         if m := FRAME.match(text):
-            block.add_frame(Frame((m[4] or "<module>").strip(), m[2], int(m[3])))
+            frame = Frame((m[4] or "<module>").strip(), m[2], int(m[3]))
+            block.add_frame(frame)
+            if weave is not None and block in weave:
+                weave.take(block, frame)
             if not block.frames[1:]:
                 block.indent = min(block.indent, max(len(m[1].expandtabs()) - 2, 0))
             return True
@@ -216,6 +271,8 @@ class Tracebacks:
         if found := exception_line(text.strip()):
             block.start_message(found[0], found[1], piece.number, piece.byte)
             block.level = line.level or block.level
+            if weave is not None and block in weave:
+                weave.take(block)
             return True
         block.n_foreign += 1
         return block.n_foreign > MAX_FOREIGN and self._end(block, text)
@@ -228,6 +285,8 @@ class Tracebacks:
         if CAUSE in text or DURING in text:
             self._end(block, text)
             return False
+        if block.at_margin and bare_exception_line(text):
+            return self._end(block, text)  # of another group
         if block.at_margin or continues(block, line):
             block.append(text[block.indent :] if text[: block.indent].isspace() else text)
             return True
@@ -275,7 +334,7 @@ class Tracebacks:
             block.add_frame(Frame(m[4].strip(), m[2], int(m[3])))
             self.open(block)
             return True
-        in_group = proc in self._groups
+        in_group = proc < 0
         if found := exception_line(text.strip()) if in_group else bare_exception_line(text.strip()):
             block = make("exception")
             block.proc, block.at_margin = proc, in_group
@@ -296,7 +355,21 @@ class Tracebacks:
         if not blocks:
             self._open.pop(block.proc, None)
         block.follow = follow
+        stream = block.proc
+        block.proc = max(stream, _inside(stream))
         if block.kind == "exception":
-            self._last[block.proc] = block
-        self._finished(block)
+            self._last[stream] = self._last[block.proc] = block
+        weave = self._weaves.get(stream)
+        if weave is None or block not in weave:
+            self._finished(block)
+        elif weave.end(block):
+            del self._weaves[stream]
+            for settled in weave.settled():
+                self._finished(settled)
         return False
+
+
+def _inside(proc: int) -> int:
+    """The number under which the lines inside a process's exception group are followed: they have a margin of their
+    own, so that lines of others between them do no harm. It is its own inverse."""
+    return -1 - proc
