@@ -311,6 +311,9 @@ CREATE TABLE memory_event (
     addr UBIGINT,
     size_bytes BIGINT,
     device_free_bytes BIGINT,
+    category VARCHAR,
+    metadata VARCHAR,
+    compile_id VARCHAR,
     stack_id UBIGINT
 );
 COMMENT ON TABLE memory_event IS 'Allocator events in recorded order';
@@ -328,6 +331,9 @@ COMMENT ON COLUMN memory_event.action IS 'alloc | free_requested | free_complete
 COMMENT ON COLUMN memory_event.addr IS 'Device address; NULL for oom';
 COMMENT ON COLUMN memory_event.size_bytes IS 'Bytes requested (alloc, free), bytes of the segment, or bytes of the failed request (oom)';
 COMMENT ON COLUMN memory_event.device_free_bytes IS 'oom only: bytes that the driver had free';
+COMMENT ON COLUMN memory_event.category IS 'As memory_block.category; NULL unless a profiler wrote the snapshot';
+COMMENT ON COLUMN memory_event.metadata IS 'Text that the job set for its allocations; NULL none';
+COMMENT ON COLUMN memory_event.compile_id IS 'Compilation whose code ran, as in compile_event; NULL none';
 
 CREATE TABLE memory_segment (
     artifact_id INTEGER NOT NULL,

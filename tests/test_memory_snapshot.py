@@ -174,6 +174,9 @@ def test_events_become_rows_in_recorded_order(tmp_path: Path) -> None:
         "addr": BASE,
         "size_bytes": 4 * MIB - 12,
         "device_free_bytes": None,
+        "category": None,
+        "metadata": None,
+        "compile_id": None,
         "stack_id": 0,
     }
     oom = events[-1]
@@ -293,12 +296,13 @@ def test_a_history_without_its_beginning_is_said_and_not_complete(tmp_path: Path
     assert covered(sink)["memory_event"] and "memory_event.complete" not in covered(sink)
 
     wrapped = snapshot()
-    churn = [event(a, BASE + 10 * MIB, MIB, 50) for a in ("alloc", "free_requested", "free_completed")] * 100
-    wrapped["device_traces"][0] = churn
+    actions = ("alloc", "free_requested", "free_completed")
+    churn = [event(a, BASE + 10 * MIB, MIB, 50) for _ in range(331) for a in actions]
+    wrapped["device_traces"][0] = churn[:300]
     assert codes(loaded(tmp_path, wrapped)) == ["history-wrapped"]
 
     suspect = snapshot()
-    suspect["device_traces"][0] += churn[:3] * 330 + churn[:2]
+    suspect["device_traces"][0] += churn[:992]
     assert codes(loaded(tmp_path, suspect)) == ["history-full"]
 
 

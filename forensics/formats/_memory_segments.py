@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from forensics.formats._columns import MAX_UINT64, Columns
+from forensics.formats._memory_events import Words, category
 from forensics.formats._memory_history import History, StackIds
 
 SEGMENT_KEYS = {"device", "address", "total_size", "allocated_size", "active_size", "requested_size", "stream"}
@@ -69,8 +70,9 @@ def _table(rows: list[tuple[Any, ...]], names: tuple[str, ...]) -> pa.Table:
 
 
 class SegmentReader:
-    def __init__(self, histories: dict[int, History], ids: StackIds, columns: Columns) -> None:
-        self.histories = histories
+    """Reads segments; `finish` joins them with the history, which stands behind them in the file."""
+
+    def __init__(self, ids: StackIds, columns: Columns) -> None:
         self.ids = ids
         self.columns = columns
         self.held = Held()
@@ -120,8 +122,6 @@ class SegmentReader:
         )
         here = held.devices.setdefault(device, DeviceHeld())
         here.n_segments += 1
-        history = self.histories.get(device)
-        here.n_segments_unexplained += history is None or not history.holds_start_of(addr)
 
     def read_blocks(self, device: int, segment_addr: int, blocks: list[Any]) -> dict[str, int]:
         """Adds the blocks of a segment; gives their bytes by state."""
@@ -145,35 +145,43 @@ class SegmentReader:
                 continue
             next_addr = addr + size
             sums[state] += size
-            origin = self.origin(device, addr, state, block)
+            requested, kind, stack = self.owner(block)
             here.n_live += state != "inactive"
-            held.blocks.append((len(held.blocks), device, segment_addr, addr, size, origin[0], state, *origin[1:]))
+            place = (len(held.blocks), device, segment_addr, addr, size)
+            held.blocks.append((*place, requested, state, None, kind, stack))
         return sums
 
-    def origin(self, device: int, addr: int, state: str, block: dict[str, Any]) -> tuple[Any, ...]:
-        """Requested bytes, time, category and stack of the allocation that lives, or last lived, in a block."""
+    def owner(self, block: dict[str, Any]) -> tuple[int | None, str | None, int | None]:
+        """Requested bytes, category and stack of the allocation that lives, or last lived, in a block."""
         requested = self.columns.whole("block.requested_size", block.get("requested_size"))
-        frames, category = block.get("frames"), block.get("category")
+        frames, kind = block.get("frames"), block.get("category")
         past = block.get("history")
         if type(past) is list and past and type(past[0]) is dict:  # until PyTorch 2.0: the latest owner first
             frames = frames or past[0].get("frames")
             if requested is None:
                 requested = self.columns.whole("block.history.real_size", past[0].get("real_size"))
-        stack, allocated_ns = self.ids.of(frames), None
-        history = self.histories.get(device)
-        index = history.alive.get(addr) if history is not None and state != "inactive" else None
-        if history is not None and index is not None:
-            allocated_ns = history.times[index]
-            stack = history.stacks[index] if stack is None else stack
-            requested = history.sizes[index] if requested is None else requested
-            category = history.categories[index] if category is None and history.categories else category
-        elif state != "inactive":
-            self.held.devices[device].n_live_unexplained += 1
-        return requested, allocated_ns, _category(category), stack
+        return requested, category(kind if type(kind) is str else None), self.ids.of(frames)
 
-
-def _category(value: Any) -> str | None:
-    """Categories as the profiler names them, with the schema's word for optimizer state."""
-    if type(value) is not str or value.lower() in ("", "unknown"):
-        return None
-    return "optimizer" if value.lower() == "optimizer_state" else value.lower()[:40]
+    def finish(self, histories: dict[int, History], words: Words) -> None:
+        """Adds what the history knows of the allocations that live in blocks, and counts what it does not know."""
+        for segment in self.held.segments:
+            history = histories.get(segment[1])
+            unexplained = history is None or not history.holds_start_of(segment[2])
+            self.held.devices[segment[1]].n_segments_unexplained += unexplained
+        blocks = self.held.blocks
+        for number, (*place, requested, state, _, kind, stack) in enumerate(blocks):
+            if state == "inactive":
+                continue
+            device, addr = place[1], place[3]
+            origin = histories[device].alive.get(addr) if device in histories else None
+            if origin is None:
+                self.held.devices[device].n_live_unexplained += 1
+                continue
+            blocks[number] = (
+                *place,
+                origin.size if requested is None else requested,
+                state,
+                origin.ts_ns or None,
+                words.text(origin.category) if kind is None else kind,
+                origin.stack if stack is None else stack,
+            )

@@ -46,40 +46,55 @@ def memo_bound(n_bytes: int) -> int:
 
 def walk_pickle(data: bytes) -> Pickled:
     """Value of the first pickle in `data`; raises as `read_pickle` does. `data` may be the beginning of a pickle."""
-    return _Walker(data).run()
+    return Walker(data).run()
 
 
-class _Walker:
+class Walker:
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.at = 0
+        self.at = self.start = 0  # indices of the next byte and of the current opcode
+        self.steps = STEPS
         self.stack: list[Any] = []
         self.levels: list[list[Any]] = []  # the stacks below open marks, outermost first
-        self.memo: dict[int, Any] = {}
+        self.memo: Any = {}  # index → value
         self.heights: dict[int, int] = {}  # of closed containers, by id
         self.kept: list[Any] = []  # values taken off again, so that no id is used twice
         self.containers_left = container_bound(len(data))
         self.memo_bound = memo_bound(len(data))
 
     def run(self) -> Pickled:
-        data, steps = self.data, _STEPS
-        start = 0
-        try:
-            while True:
-                start = self.at
-                opcode = data[start]
-                self.at = start + 1
-                if opcode == 0x2E:  # STOP
-                    return Pickled(self.pop(), self.at)
-                steps[opcode](self)
-        except (IndexError, struct.error):
-            return self.salvage(Truncated("the pickle ends early", byte=start))
-        except ArtifactError as error:
-            error.byte = start
-            return self.salvage(error)
-        except (KeyError, ValueError, OverflowError, TypeError, MemoryError) as error:
-            what = f"opcode {data[start]:#04x} cannot be read ({type(error).__name__}: {str(error)[:100]})"
-            return self.salvage(ArtifactError(what, byte=start))
+        while True:
+            try:
+                while True:
+                    self.start = self.at
+                    opcode = self.data[self.start]
+                    self.at += 1
+                    if opcode == 0x2E:  # STOP
+                        return self.whole()
+                    self.steps[opcode](self)
+            except (IndexError, struct.error):
+                if not self.read_on():
+                    return self.salvage(Truncated("the pickle ends early", byte=self.offset(self.start)))
+            except ArtifactError as error:
+                if not isinstance(error, Truncated) or not self.read_on():
+                    error.byte = self.offset(self.start)
+                    return self.salvage(error)
+            except (KeyError, ValueError, OverflowError, TypeError, MemoryError) as error:
+                opcode = self.data[self.start]
+                what = f"opcode {opcode:#04x} cannot be read ({type(error).__name__}: {str(error)[:100]})"
+                return self.salvage(ArtifactError(what, byte=self.offset(self.start)))
+
+    def whole(self) -> Pickled:
+        if self.levels or len(self.stack) > 1:
+            raise ArtifactError("the end of the pickle amid a value")
+        return Pickled(self.pop(), self.offset(self.at))
+
+    def read_on(self) -> bool:
+        """Gets more data for the opcode at `start`, which then is read again; False at the end of the data."""
+        return False
+
+    def offset(self, at: int) -> int:
+        return at  # in the artifact, of an index of `data`
 
     def take(self, n: int) -> bytes:
         if not 0 <= n <= MAX_TEXT_BYTES:
@@ -147,7 +162,7 @@ class _Walker:
         if id(value) in heights:
             return
         parts = value.values() if type(value) is dict else value
-        height = 1 + max((heights[id(p)] for p in parts if type(p) in _CONTAINERS), default=0)
+        height = 1 + max((heights.get(id(p), 1) for p in parts if type(p) in _CONTAINERS), default=0)
         if height >= MAX_DEPTH:
             raise Untrusted(f"containers nested deeper than {MAX_DEPTH}")
         heights[id(value)] = height
@@ -233,7 +248,7 @@ class _Walker:
             self.kept.append(items)
 
 
-def _integer_line(walker: _Walker) -> None:
+def _integer_line(walker: Walker) -> None:
     text = walker.line()
     if text in (b"00", b"01"):
         walker.stack.append(text == b"01")
@@ -243,46 +258,46 @@ def _integer_line(walker: _Walker) -> None:
         walker.stack.append(int(text.removesuffix(b"L")))
 
 
-def _float_line(walker: _Walker) -> None:
+def _float_line(walker: Walker) -> None:
     walker.stack.append(float(walker.line()[:64]))
 
 
-def _long(walker: _Walker, n: int) -> None:
+def _long(walker: Walker, n: int) -> None:
     if not 0 <= n <= _MAX_INTEGER_BYTES:
         raise Untrusted(f"an integer of {n} bytes")
     walker.stack.append(int.from_bytes(walker.take(n), "little", signed=True))
 
 
-def _int32(walker: _Walker) -> int:
+def _int32(walker: Walker) -> int:
     return int.from_bytes(walker.take(4), "little", signed=True)
 
 
-def _text(walker: _Walker, n: int) -> None:
+def _text(walker: Walker, n: int) -> None:
     walker.stack.append(walker.take(n).decode("utf-8", "replace"))
 
 
-def _quoted_line(walker: _Walker) -> None:
+def _quoted_line(walker: Walker) -> None:
     text = walker.line()
     if len(text) < 2 or text[:1] not in (b"'", b'"') or text[-1:] != text[:1]:
         raise ArtifactError("a text without its quotes")
     walker.stack.append(codecs.escape_decode(text[1:-1])[0].decode("utf-8", "replace"))
 
 
-def _mark(walker: _Walker) -> None:
+def _mark(walker: Walker) -> None:
     if len(walker.levels) >= _MAX_MARKS:
         raise Untrusted(f"more than {_MAX_MARKS} open marks")
     walker.levels.append(walker.stack)
     walker.stack = []
 
 
-def _pop(walker: _Walker) -> None:
+def _pop(walker: Walker) -> None:
     if walker.stack:
         walker.kept.append(walker.stack.pop())
     else:
         walker.popped_mark()
 
 
-def _refuse(walker: _Walker) -> None:
+def _refuse(walker: Walker) -> None:
     code = walker.data[walker.at - 1]
     known = pickletools.code2op.get(chr(code))  # type: ignore[attr-defined]
     if known is None:
@@ -290,35 +305,35 @@ def _refuse(walker: _Walker) -> None:
     raise Untrusted(f"opcode {known.name}, which reading must never execute; expected plain data")
 
 
-def _memoize(walker: _Walker) -> None:
+def _memoize(walker: Walker) -> None:
     walker.remember(len(walker.memo))
 
 
-def _binget(walker: _Walker) -> None:
+def _binget(walker: Walker) -> None:
     at = walker.at
     walker.stack.append(walker.memo[walker.data[at]])
     walker.at = at + 1
 
 
-def _long_binget(walker: _Walker) -> None:
+def _long_binget(walker: Walker) -> None:
     at = walker.at
     walker.stack.append(walker.memo[_U32(walker.data, at)[0]])
     walker.at = at + 4
 
 
-def _binint(walker: _Walker) -> None:
+def _binint(walker: Walker) -> None:
     at = walker.at
     walker.stack.append(_I32(walker.data, at)[0])
     walker.at = at + 4
 
 
-def _binint1(walker: _Walker) -> None:
+def _binint1(walker: Walker) -> None:
     at = walker.at
     walker.stack.append(walker.data[at])
     walker.at = at + 1
 
 
-def _short_text(walker: _Walker) -> None:
+def _short_text(walker: Walker) -> None:
     start = walker.at + 1
     end = start + walker.data[start - 1]
     if end > len(walker.data):
@@ -327,12 +342,12 @@ def _short_text(walker: _Walker) -> None:
     walker.at = end
 
 
-def _protocol(walker: _Walker) -> None:
+def _protocol(walker: Walker) -> None:
     if (protocol := walker.number(1)) > 5:
         raise ArtifactError(f"pickle protocol {protocol}; expected 0 to 5")
 
 
-_STEPS: list[Callable[[_Walker], object]] = [_refuse] * 256
+STEPS: list[Callable[[Walker], object]] = [_refuse] * 256
 for _opcode, _step in {
     b"\x80": _protocol,
     b"\x95": lambda w: w.take(8),  # a frame: only how far to read ahead
@@ -382,4 +397,4 @@ for _opcode, _step in {
     b"\x86": lambda w: w.push_tuple(w.popped(2)),
     b"\x87": lambda w: w.push_tuple(w.popped(3)),
 }.items():
-    _STEPS[_opcode[0]] = _step
+    STEPS[_opcode[0]] = _step

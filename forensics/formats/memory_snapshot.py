@@ -6,29 +6,33 @@ in it names the process or its rank. Pinned host memory has device -1.
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import Any
+from collections.abc import Mapping, Set
+from datetime import UTC, datetime
+from typing import Any, BinaryIO
 
 from forensics.artifact import Head, Place, Sink, Source, Stacks
 from forensics.errors import ArtifactError, Truncated, Untrusted
 from forensics.formats._columns import Columns, clean_text
-from forensics.formats._memory_history import EVENT_KEYS, History, StackIds, find_steps, read_events, step_table
+from forensics.formats._memory_events import COLUMNS, EVENT_KEYS, EventReader
+from forensics.formats._memory_history import History, StackIds
 from forensics.formats._memory_losses import Loss, find_losses
 from forensics.formats._memory_segments import BLOCK_KEYS, SEGMENT_KEYS, Held, SegmentReader
-from forensics.formats._pickle import gc_paused, read_pickle, shown, walk_pickle
+from forensics.formats._memory_steps import Marks, step_table
+from forensics.formats._pickle import gc_paused, shown, walk_pickle
+from forensics.formats._pickle_stream import GONE, ListPlace, Records, StreamWalker
 
-VERSION = 1
+VERSION = 2
 TITLE = "CUDA memory snapshot (pickle)"
 PROVIDES = ("memory_segment", "memory_event", "memory_event.complete", "memory_event.oom", "fact")
 
-MAX_BYTES = 1 << 30  # decompressed; reading needs about seven times that
 MAX_DEVICES = 1024
 MAX_SETTINGS = 200
 HOST = -1
 # The converter from the CPU's time stamp counter to the epoch is calibrated once per process.
 _CLOCK_ERROR_NS = 1_000_000
-_TOP_KEYS = {"segments", "device_traces", "traces", "host_segments", "host_traces"}
-_TOP_KEYS |= {"allocator_settings", "external_annotations"}
+_SEGMENTS = ("segments", "host_segments")
+_TRACES = ("device_traces", "traces", "host_traces")
+_TOP_KEYS = {*_SEGMENTS, *_TRACES, "allocator_settings", "external_annotations"}
 
 
 def recognise(head: Head) -> int:
@@ -52,98 +56,164 @@ def locate(source: Source, row: int, near: object = None) -> Place | None:
 
 
 def load(source: Source, sink: Sink) -> None:
-    with source.open() as stream:
-        data = stream.read(MAX_BYTES + 1)
-    try:
-        with gc_paused():
-            _load(data, source, sink)
-    except ArtifactError as error:
-        raise type(error)(f"{source.name}: {error}", byte=error.byte) from None
+    with source.open() as stream, gc_paused():
+        try:
+            _Loader(source, sink, stream).run()
+        except ArtifactError as error:
+            raise type(error)(f"{source.name}: {error}", byte=error.byte) from None
 
 
-def _load(data: bytes, source: Source, sink: Sink) -> None:
-    pickled = read_pickle(data[:MAX_BYTES])
-    snapshot = _as_snapshot(pickled.value)
-    if snapshot is None:
-        raise pickled.error or ArtifactError(
-            f"holds {shown(pickled.value, 80)}; expected segments and device_traces of a CUDA memory snapshot"
-        )
-    if pickled.error is not None:
-        _drop_unfinished(snapshot)
-    _Loader(sink, snapshot, damaged=pickled.error is not None).run()
-    if pickled.error is not None:
-        sink.damaged("partial", byte=pickled.error.byte, lost_bytes=len(data) - pickled.end)
-        if isinstance(pickled.error, Untrusted):
-            raise pickled.error
-        limit = f"only the first {MAX_BYTES} bytes were read" if len(data) > MAX_BYTES else ""
-        _warn_of_damage(sink, snapshot, pickled.error, source.damage or limit)
-    elif pickled.end < len(data):
-        text = f"{len(data) - pickled.end} bytes follow the snapshot"
-        sink.warn("trailing-bytes", text, "what they hold, such as another snapshot", byte=pickled.end)
+def _as_snapshot(value: Any, taken: Set[str] = frozenset()) -> dict[str, Any] | None:
+    """The value as the dict of a snapshot; None when it is something else, such as a flight-recorder dump.
 
-
-def _as_snapshot(value: Any) -> dict[str, Any] | None:
-    """The value as the dict of a snapshot; None when it is something else, such as a flight-recorder dump."""
+    `taken`: keys of lists whose items are not in it any more.
+    """
     if type(value) is list:
-        return {"segments": value} if value and _are_segments(value) else None
+        whole = {"segments": value}
+        return whole if "segments" in taken or (value and _are_segments(value)) else None
     if type(value) is not dict or "entries" in value or "pg_config" in value:
         return None
     if not _are_segments(value.get("segments", [])):
         return None
-    is_one = value.get("segments") or "device_traces" in value or len(_TOP_KEYS.intersection(value)) > 1
+    is_one = taken or value.get("segments") or "device_traces" in value or len(_TOP_KEYS.intersection(value)) > 1
     return value if is_one else None
 
 
 def _are_segments(value: Any) -> bool:
     """By the first of them, which a cut file may hold in part."""
-    if type(value) is not list:
+    return type(value) is list and all(_looks_like_segment(s) for s in value[:1])
+
+
+def _looks_like_segment(value: Any, *, strictly: bool = False) -> bool:
+    if type(value) is not dict:
         return False
-    return all(type(s) is dict and ("total_size" in s or "blocks" in s or s.keys() <= SEGMENT_KEYS) for s in value[:1])
+    return "total_size" in value or "blocks" in value or (not strictly and value.keys() <= SEGMENT_KEYS)
 
 
-def _drop_unfinished(snapshot: dict[str, Any]) -> None:
-    """Takes off the last segment, block or event of a cut snapshot if it lacks what its row needs."""
-    for lists, needed in (([snapshot.get("segments")], {"address"}), (snapshot.get("device_traces"), {"action"})):
-        last = lists[-1] if type(lists) is list and lists else None
-        if type(last) is list and last and type(last[-1]) is dict and not needed <= last[-1].keys():
-            last.pop()
-    segments = snapshot.get("segments")
+def _clock_time(ts_ns: int) -> str:
+    return f"{datetime.fromtimestamp(ts_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S} UTC" if ts_ns < 1 << 62 else f"{ts_ns} ns"
+
+
+def _drop_unfinished(segments: list[Any]) -> list[Any]:
+    """Segments of a cut snapshot without the last one, or its last block, if that lacks what its row needs."""
+    if segments and type(segments[-1]) is dict and "address" not in segments[-1]:
+        return segments[:-1]
     blocks = segments[-1].get("blocks") if segments and type(segments[-1]) is dict else None
     if type(blocks) is list and blocks and type(blocks[-1]) is dict and not {"size", "state"} <= blocks[-1].keys():
         blocks.pop()
-
-
-def _warn_of_damage(sink: Sink, snapshot: dict[str, Any], error: ArtifactError, why: str) -> None:
-    last = list(snapshot)[-1]
-    behind = {"segments": "segments", "device_traces": "events"}.get(last, "settings and annotations")
-    missing = [k for k in ("segments", "device_traces") if k not in snapshot]
-    hides = f"{behind} behind the damage" + "".join(f"; {key} entirely" for key in missing)
-    code = "truncated" if isinstance(error, Truncated) else "damaged-pickle"
-    sink.warn(code, f"{error}; what came before was kept, up to {last}. {why}".strip(), hides, byte=error.byte)
-
-
-def _by_device(traces: list[Any]) -> list[list[Any]]:
-    """Event lists by device; a flat list of events is that of one device."""
-    if traces and type(traces[0]) is dict:
-        return [traces]
-    return [t if type(t) is list else [] for t in traces]
+    return segments
 
 
 class _Loader:
-    def __init__(self, sink: Sink, snapshot: dict[str, Any], *, damaged: bool) -> None:
+    """Takes segments, events and annotations as they are read, and the rest at the end."""
+
+    def __init__(self, source: Source, sink: Sink, stream: BinaryIO) -> None:
+        self.source = source
         self.sink = sink
-        self.snapshot = snapshot
-        self.damaged = damaged
-        self.columns = Columns()
+        self.walker = StreamWalker(stream, self)
+        self.snapshot: dict[str, Any] = {}
+        self.taken: dict[str, int] = {}  # items by the key of their list
+        self.damaged = False
+        self.values = Columns()
         self.stacks = Stacks()
         self.ids = StackIds(self.stacks)
-        self.histories: dict[int, History] = {}
-        self.held = Held()
+        self.events = EventReader(self.ids, self.values)
+        self.segments = SegmentReader(self.ids, self.values)
+        self.marks = Marks()
         self.n_settings = 0
 
+    def accepts(self, place: ListPlace, item: Any) -> bool:
+        key = place.key or "segments"
+        if key in _TRACES:
+            return place.ordinal is not None or type(item) is not list
+        if place.ordinal is not None or key not in _TOP_KEYS:
+            return False
+        return key in self.taken or key not in _SEGMENTS or _looks_like_segment(item, strictly=place.key is None)
+
+    def columns(self, place: ListPlace) -> Mapping[str, bool] | None:
+        return COLUMNS if place.key in _TRACES else None
+
+    def kept(self, value: Any) -> Any:
+        """Frames and lists of them are shared, and rarely pool ids; segments, blocks and events are not."""
+        first = value[0] if type(value) is list and value else value
+        if type(first) is dict and not ("filename" in first or "name" in first):
+            return GONE
+        if type(value) is list and type(first) in (dict, str):
+            return self.ids.canonical(value)
+        return value
+
+    def take_items(self, place: ListPlace, items: list[Any]) -> None:
+        key = place.key or "segments"
+        self.taken[key] = self.taken.get(key, 0) + len(items)
+        if key in _TRACES:
+            if (device := self.device_of(place)) is not None:
+                self.events.read(device, items)
+        elif key in _SEGMENTS:
+            self.segments.read(items, HOST if key == "host_segments" else None)
+        else:
+            self.marks.add(items)
+
+    def take_records(self, place: ListPlace, records: Records) -> None:
+        if (device := self.device_of(place)) is not None:
+            self.events.read_records(device, records, self.walker.memo.values)
+
+    def device_of(self, place: ListPlace) -> int | None:
+        """Device of a list of events; None for one whose events are not wanted."""
+        if place.key == "host_traces":
+            return HOST
+        if place.key == "traces" and "device_traces" in self.taken:
+            return None
+        return place.ordinal or 0 if (place.ordinal or 0) < MAX_DEVICES else None
+
     def run(self) -> None:
-        self.load_events()
-        self.load_segments()
+        pickled = self.walker.run()
+        n_bytes = self.walker.opcodes.drain()
+        self.damaged = pickled.error is not None
+        snapshot = _as_snapshot(pickled.value, set(self.taken))
+        if snapshot is None:
+            raise pickled.error or ArtifactError(
+                f"holds {shown(pickled.value, 80)}; expected segments and device_traces of a CUDA memory snapshot"
+            )
+        self.snapshot = snapshot
+        if self.damaged:
+            for key in _SEGMENTS:
+                rest = snapshot.get(key)
+                if type(rest) is list and rest:
+                    self.segments.read(_drop_unfinished(rest), HOST if key == "host_segments" else None)
+        self.emit()
+        if pickled.error is not None:
+            self.say_damage(pickled.error, n_bytes)
+        elif pickled.end < n_bytes:
+            text = f"{n_bytes - pickled.end} bytes follow the snapshot"
+            self.sink.warn("trailing-bytes", text, "what they hold, such as another snapshot", byte=pickled.end)
+
+    def say_damage(self, error: ArtifactError, n_bytes: int) -> None:
+        lost = n_bytes - (error.byte or 0)
+        self.sink.damaged("partial", byte=error.byte, lost_bytes=lost)
+        if isinstance(error, Untrusted):
+            raise error
+        last = list(self.snapshot)[-1]
+        _, last_ns = self.span()
+        behind = {"segments": "segments", "device_traces": "events"}.get(last, "settings and annotations")
+        if last == "device_traces" and last_ns is not None:
+            behind += f" after {_clock_time(last_ns)}"
+        missing = [k for k in ("segments", "device_traces") if k not in self.snapshot]
+        hides = f"{behind} behind the damage" + "".join(f"; {key} entirely" for key in missing)
+        code = "truncated" if isinstance(error, Truncated) else "damaged-pickle"
+        kept = f"{len(self.segments.held.segments)} segments and {self.events.n_read} events before it were kept"
+        text = f"{error}; {kept}, up to {last}; {lost} bytes are lost. {self.source.damage or ''}"
+        self.sink.warn(code, text.strip(), hides, byte=error.byte)
+
+    def emit(self) -> None:
+        steps = self.marks.steps()
+        if steps:
+            self.sink.emit("step", step_table(steps))
+        for table in self.events.tables(steps):
+            self.sink.emit("memory_event", table)
+        self.segments.finish(self.events.histories, self.events.words)
+        for name, table in zip(("memory_segment", "memory_block"), self.held.tables(), strict=True):
+            if table.num_rows:
+                self.sink.emit(name, table)
         self.sink.emit("stack", self.stacks.table())
         self.load_settings()
         self.describe_process()
@@ -152,46 +222,19 @@ class _Loader:
         for loss in [*losses, *self.content_losses()]:
             self.sink.warn(*loss)
 
-    def list_at(self, key: str) -> list[Any]:
-        value = self.snapshot.get(key)
-        if type(value) is list:
-            return value
-        if value is not None:
-            self.columns.bad[key] += 1
-        return []
+    @property
+    def held(self) -> Held:
+        return self.segments.held
 
-    def load_events(self) -> None:
-        key = "device_traces" if "device_traces" in self.snapshot else "traces"
-        traces = dict(enumerate(_by_device(self.list_at(key))[:MAX_DEVICES]))
-        traces[HOST] = list(chain.from_iterable(_by_device(self.list_at("host_traces"))))
-        steps = find_steps(self.snapshot.get("external_annotations"))
-        if steps:
-            self.sink.emit("step", step_table(steps))
-        row = 0
-        for device, trace in ((d, t) for d, t in traces.items() if t):
-            table, self.histories[device] = read_events(
-                device, trace, row, steps=steps, ids=self.ids, columns=self.columns
-            )
-            row += len(trace)
-            if table.num_rows:
-                self.sink.emit("memory_event", table)
-
-    def load_segments(self) -> None:
-        reader = SegmentReader(self.histories, self.ids, self.columns)
-        reader.read(self.list_at("segments"))
-        reader.read(self.list_at("host_segments"), HOST)
-        self.held = reader.held
-        segments, blocks = self.held.tables()
-        if segments.num_rows:
-            self.sink.emit("memory_segment", segments)
-        if blocks.num_rows:
-            self.sink.emit("memory_block", blocks)
+    @property
+    def histories(self) -> dict[int, History]:
+        return self.events.histories
 
     def load_settings(self) -> None:
         settings = self.snapshot.get("allocator_settings")
         if type(settings) is not dict:
             if settings is not None:
-                self.columns.bad["allocator_settings"] += 1
+                self.values.bad["allocator_settings"] += 1
             return
         for key, value in list(settings.items())[:MAX_SETTINGS]:
             number = float(value) if type(value) in (int, float) and abs(value) < 1 << 63 else None
@@ -208,7 +251,7 @@ class _Loader:
         self.sink.proc(0, device=devices.pop() if len(devices) == 1 else None, start_ns=start_ns, end_ns=end_ns)
 
     def span(self) -> tuple[int | None, int | None]:
-        times = [t for h in self.histories.values() for t in h.span if t is not None]
+        times = [t for h in self.histories.values() for t in (h.first_ns, h.last_ns) if t is not None]
         return min(times, default=None), max(times, default=None)
 
     def cover(self, *, complete: bool) -> None:
@@ -251,8 +294,8 @@ class _Loader:
             if keys:
                 names = ", ".join(sorted(shown(k, 40) for k in keys)[:10])
                 losses.append(Loss("unknown-keys", f"{what} have keys unknown here: {names}", "what these keys say"))
-        if self.columns.bad:
-            fields = ", ".join(f"{name} ({n})" for name, n in sorted(self.columns.bad.items())[:20])
+        if self.values.bad:
+            fields = ", ".join(f"{name} ({n})" for name, n in sorted(self.values.bad.items())[:20])
             text = f"values of the wrong kind or out of range: {fields}"
             losses.append(Loss("bad-values", text, "these values, and segments, blocks and events that need them"))
         return losses
