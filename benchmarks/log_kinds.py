@@ -288,6 +288,42 @@ def lightning(rank: int = 0) -> Iterator[str]:
             yield f"Validation DataLoader 0: {done // 10:3d}%|{bar:25s}| {done // 10}/100 [00:01<00:09, 8.31it/s]\n"
 
 
+def same_error(rank: int) -> str:
+    """The end of a rank that fails as all others do."""
+    return _TRACEBACK.format(rank=rank, line=411)
+
+
+def timeout(rank: int) -> str:
+    """The end of a rank whose collective ran into the watchdog's timeout, as that of each other rank did."""
+    work = "WorkNCCL(SeqNum=1017, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000)"
+    ran = f"{work} ran for {600000 + rank % 97} milliseconds before timing out."
+    return (
+        f"[rank{rank}]:[E301 10:31:40.{714321 + rank:09d} ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught "
+        f"collective operation timeout: {ran}\n"
+        f"[rank{rank}]: Traceback (most recent call last):\n"
+        f'[rank{rank}]:   File "/job/train.py", line 88, in main\n[rank{rank}]:     loss.backward()\n'
+        f"[rank{rank}]: torch.distributed.DistBackendError: [Rank {rank}] Watchdog caught collective operation "
+        f"timeout: {ran}\n"
+    )
+
+
+def out_of_memory(rank: int) -> str:
+    """The end of a rank that ran out of device memory, like all others."""
+    lead = f"[rank{rank}]: "
+    return (
+        f"{lead}Traceback (most recent call last):\n"
+        f'{lead}  File "/job/train.py", line 88, in main\n{lead}    loss = model(batch)\n'
+        f"{lead}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU {rank % 8} has a total "
+        f"capacity of 79.15 GiB of which 1.{rank % 90 + 10} GiB is free. Process 4711 has 78.00 GiB memory in use. "
+        f"Of the allocated memory 70.10 GiB is allocated by PyTorch, and 1.20 GiB is reserved by PyTorch but "
+        f"unallocated.\n"
+    )
+
+
+ENDS: dict[str, Callable[[int], str]] = {
+    "same-error": same_error, "timeout": timeout, "out-of-memory": out_of_memory
+}  # fmt: skip
+
 KINDS: dict[str, Callable[[int], Iterator[str]]] = {
     "training": training,
     "metrics": metrics,

@@ -1,12 +1,12 @@
 """Measures speed and memory of loading logs, against reading the same lines in Python.
 
-    python benchmarks/logs.py [MEGABYTES] [--kind NAME]... [--files N]
+    python benchmarks/logs.py [MEGABYTES] [--kind NAME]... [--files N [--end HOW]]
 
 Writes each kind of log to a temporary folder, the same bytes at every run, and loads it in a fresh process. Speed is
 MB/s of CPU time, so per core, without the start of Python, imports and the catalogue; `of yard` is its ratio to the
 yardstick of the same file and run, `for line in open(f, "rb")` with one regular expression searched in each line.
 `ingest` adds recognition, hashing and the Parquet cache.
-`--files N`: also N ranks of 1 MB each through the whole analysis.
+`--files N`: N ranks of 1 MB each through the whole analysis; `--end`: how each of them ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from log_kinds import KINDS, errors, training
+from log_kinds import ENDS, KINDS, errors, training
 
 
 def write_log(path: Path, lines: Iterator[str], n_bytes: int, encoding: str = "utf-8") -> None:
@@ -76,7 +76,11 @@ def whole_analysis(path: Path) -> int:
     from forensics.pipeline import analyze
 
     with tempfile.TemporaryDirectory() as out:
-        return analyze(path, out).n_parsed
+        done = analyze(path, out)
+        sizes = ", ".join(f"{p.name} {p.stat().st_size / 1e6:.1f} MB" for p in sorted(done.out.glob("*.*")))
+        print(f"  {done.verdict.status}: {done.verdict.sentence[:120]}\n  {len(done.findings)} findings; {sizes}",
+              file=sys.stderr)  # fmt: skip
+        return done.n_parsed
 
 
 def stages(path: Path) -> int:
@@ -145,6 +149,7 @@ def main() -> None:
     parser.add_argument("megabytes", type=int, nargs="?", default=20)
     parser.add_argument("--kind", action="append", choices=sorted(KINDS))
     parser.add_argument("--files", type=int, default=0)
+    parser.add_argument("--end", choices=sorted(ENDS))
     parser.add_argument("--job", nargs=2)
     given = parser.parse_args()
     if given.job:
@@ -172,7 +177,10 @@ def main() -> None:
             logs = Path(folder) / "job"
             logs.mkdir()
             for rank in range(given.files):
-                write_log(logs / f"rank_{rank}.log", training(rank), 1_000_000)
+                path = logs / f"rank_{rank}.log"
+                write_log(path, training(rank), 1_000_000)
+                if given.end:
+                    path.write_text(path.read_text() + "\n" + ENDS[given.end](rank))
             for job in ("stages", "analyze"):
                 figures = measure(job, logs)
                 print(f"{given.files} ranks x 1 MB, {job}: {figures['cpu']:.1f} s CPU, {figures['wall']:.1f} s wall, "

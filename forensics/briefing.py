@@ -20,6 +20,8 @@ from forensics.rule import Rule
 from forensics.states import SEVERITIES
 
 MAX_TIMELINE = 300
+MAX_SERIES = 24
+MAX_POINTS = 20_000  # read of a series: beyond, the lowest and highest of each stretch of it
 _KEY_FACTS = (
     ("torch", "PyTorch"),
     ("cuda_version", "CUDA"),
@@ -54,7 +56,7 @@ def brief(
             view.NotChecked(n.rule, n.title, n.missing, n.meaning, n.capture) for n in verdict.not_checked
         ),
         artifacts=_artifacts(con),
-        warnings=(*_cut_off(time_limit), *_set_aside(judgement), *_warnings(con)),
+        warnings=(*_cut_off(time_limit), *_set_aside(judgement), *_unlisted(judgement), *_warnings(con)),
         job_facts=_job_facts(con),
         processes=_processes(con),
         timeline=_timeline(con, citations, verdict),
@@ -242,6 +244,15 @@ def _set_aside(judgement: Judgement) -> list[view.WarningView]:
     ]
 
 
+def _unlisted(judgement: Judgement) -> list[view.WarningView]:
+    hides = "which processes these are of; the table rule_run of the case names them"
+    return [
+        view.WarningView("", rule, f"{n} further findings are counted, not listed", hides)
+        for rule, n in sorted(judgement.n_unlisted.items())
+        if n
+    ]
+
+
 def _warnings(con: duckdb.DuckDBPyConnection) -> tuple[view.WarningView, ...]:
     rows = con.execute(
         "SELECT a.path, w.line, w.byte, w.message, w.hides"
@@ -338,16 +349,28 @@ def _timeline(con: duckdb.DuckDBPyConnection, citations: Citations, verdict: Ver
 def _series(con: duckdb.DuckDBPyConnection) -> tuple[view.SeriesView, ...]:
     rows = con.execute(
         """
-        SELECT name, rank, step, value FROM metric
-        WHERE name IN ('loss', 'grad_norm', 'loss_scale') AND step IS NOT NULL
+        WITH
+        drawn AS (
+            SELECT name, rank, count(*) AS n_points FROM metric
+            WHERE name IN ('loss', 'grad_norm', 'loss_scale') AND step IS NOT NULL
+            GROUP BY name, rank HAVING count(DISTINCT step) > 1 ORDER BY name DESC, rank LIMIT $n_series
+        ),
+        point AS (
+            SELECT m.name, m.rank, m.step, m.value, m.artifact_id, m.row,
+                row_number() OVER (PARTITION BY m.name, m.rank ORDER BY m.step, m.artifact_id, m.row)
+                    // greatest(2 * d.n_points // $n_points, 1) AS bucket
+            FROM metric AS m JOIN drawn AS d ON d.name = m.name AND d.rank IS NOT DISTINCT FROM m.rank
+            WHERE m.step IS NOT NULL
+        )
+        SELECT name, rank, step, value FROM point
+        QUALIFY NOT isfinite(value)
+            OR value = min(value) FILTER (WHERE isfinite(value)) OVER (PARTITION BY name, rank, bucket)
+            OR value = max(value) FILTER (WHERE isfinite(value)) OVER (PARTITION BY name, rank, bucket)
         ORDER BY name DESC, rank, step, artifact_id, row
-        """
+        """,
+        {"n_series": MAX_SERIES, "n_points": MAX_POINTS},
     ).fetchall()
     grouped: dict[tuple[str, int | None], dict[float, float]] = {}
     for name, rank, step, value in rows:
         grouped.setdefault((name, rank), {})[float(step)] = value
-    return tuple(
-        view.SeriesView(name, "", rank, tuple(points.items()))
-        for (name, rank), points in list(grouped.items())[:24]
-        if len(points) > 1
-    )
+    return tuple(view.SeriesView(name, "", rank, tuple(points.items())) for (name, rank), points in grouped.items())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from forensics import resources
 from forensics.errors import CaseError
@@ -19,6 +20,11 @@ from forensics.states import CAPABILITIES
 
 # Never reach for the network: DuckDB otherwise tries to download extensions.
 _OFFLINE = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+
+# Of DuckDB alone, where the user gives none: it takes four fifths of the machine's memory otherwise.
+MEMORY_LIMIT = "1200MB"
+PORTION_ROWS = 1_000_000  # loaded into a table at a time, some hundred bytes each while they are sorted
+_PORTION_FILES = 512
 
 # Tables that formats fill, apart from what Sink has methods for.
 EVENT_TABLES = (
@@ -170,7 +176,7 @@ def joined(batches: Sequence[pa.Table]) -> pa.Table:
 
 def create_case(path: Path) -> duckdb.DuckDBPyConnection:
     """A new, empty case file with the schema, written so that DuckDB 1.5 can open it too."""
-    con = connect()
+    con = connect(memory_limit=MEMORY_LIMIT, temp_directory=f"{path}.tmp")
     con.execute(f"ATTACH '{_quoted(path)}' AS investigation (STORAGE_VERSION 'v1.5.0')")
     con.execute("USE investigation")
     con.execute(
@@ -187,7 +193,25 @@ def load_table(con: duckdb.DuckDBPyConnection, table: str, parts: Iterable[tuple
 
     Expects the temporary tables `process_of(artifact_id, proc, proc_id, rank)`; rows of unknown processes keep NULL.
     """
-    listed = list(parts)
+    for some in _portions(parts):
+        _load_portion(con, table, some)
+
+
+def _portions(parts: Iterable[tuple[int, Path]]) -> Iterator[list[tuple[int, Path]]]:
+    """Parts in order, so many at a time that their rows can be sorted in memory."""
+    portion: list[tuple[int, Path]] = []
+    n_rows = 0
+    for aid, path in parts:
+        n_rows += pq.read_metadata(path).num_rows
+        portion.append((aid, path))
+        if n_rows >= PORTION_ROWS or len(portion) >= _PORTION_FILES:
+            yield portion
+            portion, n_rows = [], 0
+    if portion:
+        yield portion
+
+
+def _load_portion(con: duckdb.DuckDBPyConnection, table: str, listed: Sequence[tuple[int, Path]]) -> None:
     con.execute("CREATE OR REPLACE TEMP TABLE part (filename VARCHAR, artifact_id INTEGER, ordinal INTEGER)")
     con.executemany("INSERT INTO part VALUES (?, ?, ?)", [(str(path), aid, n) for n, (aid, path) in enumerate(listed)])
     files = ", ".join(f"'{_quoted(path)}'" for _, path in listed)
@@ -227,6 +251,8 @@ def open_for_rules(path: Path, memory_limit: str | None = None) -> duckdb.DuckDB
 
     One thread: sums of doubles would otherwise depend on how rows were split.
     """
-    con = connect(path, read_only=True, enable_external_access="false", threads=1, memory_limit=memory_limit)
+    con = connect(
+        path, read_only=True, enable_external_access="false", threads=1, memory_limit=memory_limit or MEMORY_LIMIT
+    )
     con.execute("SET lock_configuration = true")
     return con

@@ -42,6 +42,7 @@ _FATAL = {
     "memory-retained",
 }
 _TIMELINES = {"epoch": 0, "wall": 1}
+_MANY = 8  # ranks with the same fault of which the verdict's sentence says so
 _ORDER = {state: number for number, state in enumerate(STATES)}
 
 
@@ -108,8 +109,12 @@ def diagnose(
     not_checked: Sequence[NotChecked] = (),
     earliest: Anomaly | None = None,
     confidence: Mapping[str, float] | None = None,
+    unlisted: Mapping[str, int] | None = None,
 ) -> Verdict:
-    """The verdict over all findings; sets `explained_by` and `confidence` of each."""
+    """The verdict over all findings; sets `explained_by` and `confidence` of each.
+
+    `unlisted`: how many findings of a rule there are beside those given.
+    """
     for finding in findings:
         finding.confidence = (confidence or {}).get(finding.strength)
     _soften_survived(findings, outcome)
@@ -123,7 +128,7 @@ def diagnose(
         "earliest": earliest,
     }
     if not roots:
-        return _without_root(findings, outcome, common)
+        return _without_root(findings, outcome, common, unlisted or {})
     top = roots[0]
     independent = [r for r in roots[1:] if _stands_alone(r, top) and not outcome.is_superseded(r.attempt)]
     chosen = [top, *independent]
@@ -133,11 +138,14 @@ def diagnose(
     consequences = [f for f in findings if f.id in below and f.id not in chosen_ids]
     consequences.sort(key=_when)
     others = [f for f in findings if f.id not in below and f.id not in chosen_ids]
-    sentence = top.message if status == "root-cause" else f"{len(chosen)} independent causes; first: {top.message}"
+    told = _told_for_all(top, findings, unlisted or {})
+    sentence = told if status == "root-cause" else f"{len(chosen)} independent causes; first: {told}"
     return Verdict(status, sentence, chosen, consequences, others, **common)  # type: ignore[arg-type]
 
 
-def _without_root(findings: Sequence[Finding], outcome: Outcome, common: Mapping[str, object]) -> Verdict:
+def _without_root(
+    findings: Sequence[Finding], outcome: Outcome, common: Mapping[str, object], unlisted: Mapping[str, int]
+) -> Verdict:
     symptoms = [f for f in findings if f.severity in {"critical", "high"} and f.role == "symptom"]
     others = list(findings)
     if outcome.is_success and not symptoms:
@@ -145,7 +153,9 @@ def _without_root(findings: Sequence[Finding], outcome: Outcome, common: Mapping
         return Verdict("healthy", sentence, others=others, reasons=[str(outcome.completed)], **common)  # type: ignore[arg-type]
     reasons = []
     if symptoms:
-        reasons.append(f"{_sentence(symptoms[0].message)} What led to it is not in the evidence.")
+        reasons.append(
+            f"{_sentence(_told_for_all(symptoms[0], findings, unlisted))} What led to it is not in the evidence."
+        )
     earliest = common.get("earliest")
     if isinstance(earliest, Anomaly):
         reasons.append(_sentence(f"The earliest sign of trouble is at {earliest.evidence.label()}: {earliest.message}"))
@@ -157,6 +167,13 @@ def _without_root(findings: Sequence[Finding], outcome: Outcome, common: Mapping
         reasons.append("The evidence shows neither a failure nor that the job completed.")
     sentence = f"The cause is not established. {reasons[0]}"
     return Verdict("not-established", sentence, consequences=symptoms, others=others, reasons=reasons, **common)  # type: ignore[arg-type]
+
+
+def _told_for_all(top: Finding, findings: Sequence[Finding], unlisted: Mapping[str, int]) -> str:
+    """The message of a cause; where many processes have the same one, with their number."""
+    ranks = {(f.attempt, f.rank) for f in findings if f.rule == top.rule and f.attempt == top.attempt}
+    n_more = len(ranks) - 1 + unlisted.get(top.rule, 0)
+    return top.message if n_more < _MANY else f"{top.message}; {n_more:,} other ranks met the same"
 
 
 def _sentence(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +27,7 @@ _VIEW = re.compile(r"\bCREATE TEMP VIEW\b")
 _PARAMETER = re.compile(r"\$([a-z_][a-z0-9_]*)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RuleRun:
     """`outcome`: found | nothing-found | not-run | out-of-time | failed, for one process (None: the job)."""
 
@@ -46,6 +47,7 @@ class Judgement:
     findings: list[Finding] = field(default_factory=list)
     set_aside: list[tuple[Finding, str]] = field(default_factory=list)  # by the site's configuration, with its reason
     runs: list[RuleRun] = field(default_factory=list)
+    n_unlisted: Counter[str] = field(default_factory=Counter)  # findings of a rule beyond MAX_FINDINGS_PER_RULE
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,8 @@ class _Bench:
             with within.interrupting(self._con):
                 rows = question.rows(variant.sql) if variant.sql else [dict(row) for row in _call(variant, question)]
             _check_rows(rule, rows)
-            rows = [row for row in rows if rule.scope == "job" or row.get("proc_id") in able or None in able]
+            asked = set(able)
+            rows = [row for row in rows if rule.scope == "job" or row.get("proc_id") in asked or None in asked]
             findings = [self._finding(rule, variant, row) for row in rows[:MAX_FINDINGS_PER_RULE]]
         except Exception as error:  # one rule's fault must not stop the others, whatever it is
             outcome, reason = "failed", f"{type(error).__name__}: {error}"[:1000]
@@ -201,9 +204,11 @@ class _Bench:
                 reason = f"the rule took longer than {RULE_SECONDS} s"
             return {proc: RuleRun(rule.id, variant.name, proc, outcome, reason) for proc in able}
         self.judgement.findings += findings
+        self.judgement.n_unlisted[rule.id] += len(rows) - len(findings)
+        n_of = Counter(row.get("proc_id") for row in rows)
         runs: dict[int | None, RuleRun] = {}
         for proc in able:
-            n = len(findings) if proc is None else sum(f.proc_id == proc for f in findings)
+            n = len(rows) if proc is None else n_of[proc]
             # Proof that is whole to the end and shows nothing settles the question: weaker evidence is not asked.
             whole = all(self._coverage.reaches_the_end(need, proc) for need in variant.needs)
             conclusive = variant.strength == "proof" and whole

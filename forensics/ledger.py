@@ -11,8 +11,9 @@ from typing import Any
 
 import duckdb
 import orjson
+import pyarrow as pa
 
-from forensics.case import connect
+from forensics.case import MEMORY_LIMIT, arrow_type, case_columns, connect
 from forensics.citations import Citations
 from forensics.diagnosis import Exit, Outcome, not_checked_rules
 from forensics.engine import Judgement, RuleRun
@@ -67,13 +68,14 @@ def ruled_out(judgement: Judgement, rules: Sequence[Rule]) -> list[RuledOut]:
     """Rules whose strongest variant ran and found nothing; for how many of the processes it could is said."""
     known = {rule.id: rule for rule in rules}
     found = {run.rule for run in judgement.runs if run.outcome == "found"}
+    n_runs = Counter(run.rule for run in judgement.runs)
     silent: dict[str, list[RuleRun]] = {}
     for run in judgement.runs:
         if _is_conclusive(run, known[run.rule]) and run.rule not in found:
             silent.setdefault(run.rule, []).append(run)
     out = []
     for rule, runs in silent.items():
-        n_all = sum(run.rule == rule for run in judgement.runs)
+        n_all = n_runs[rule]
         scope = "" if n_all == len(runs) else f" for {len(runs)} of {n_all} processes; the others left no such evidence"
         reason = f"Nothing found, {runs[0].reason}{scope}."
         out.append(RuledOut(rule, known[rule].title, runs[0].variant or "", reason))
@@ -200,7 +202,7 @@ def calibration() -> dict[str, Any]:
 
 def record(path: Path, judgement: Judgement) -> None:
     """Writes findings and rule runs into the case."""
-    con = connect(path)
+    con = connect(path, memory_limit=MEMORY_LIMIT)
     try:
         con.execute("BEGIN")
         for f in judgement.findings:
@@ -228,10 +230,20 @@ def record(path: Path, judgement: Judgement) -> None:
                 ],
             )
         if judgement.runs:
-            con.executemany(
-                "INSERT INTO rule_run VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [[r.rule, r.variant, r.proc_id, r.outcome, r.reason, r.missing, r.n_findings] for r in judgement.runs],
+            kinds = case_columns()["rule_run"]
+            columns = zip(
+                *((r.rule, r.variant, r.proc_id, r.outcome, r.reason, r.missing, r.n_findings) for r in judgement.runs),
+                strict=True,
             )
+            given = pa.table(
+                {
+                    name: pa.array(column, arrow_type(kind))
+                    for (name, kind), column in zip(kinds.items(), columns, strict=True)
+                }
+            )
+            con.register("given_runs", given)
+            con.execute("INSERT INTO rule_run SELECT * FROM given_runs")
+            con.unregister("given_runs")
         con.execute("COMMIT")
     finally:
         con.close()

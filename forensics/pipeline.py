@@ -120,6 +120,7 @@ def analyze(
                 not_checked=ledger.not_checked(con, judgement, rules),
                 earliest=ledger.earliest_anomaly(con, citations),
                 confidence=ledger.calibration()["root_cause_is_right"],
+                unlisted=judgement.n_unlisted,
             )
             cut = _cut_off(chosen.max_seconds, loaded, missing, judgement)
             report = briefing.brief(con, job_name(path), verdict, judgement, rules, citations, cut)
