@@ -3,6 +3,7 @@
     ForensicsError
     ├── ArtifactError        an artifact cannot be read as the format it looks like
     │   ├── Truncated        it ends too early (what came before was handed over)
+    │   ├── Unavailable      what reads it is not installed here: another run may fare better
     │   └── Untrusted        it asks for something that reading must never do, or exceeds a bound
     ├── RuleError            a rule file is malformed, or a rule failed while it ran
     ├── CaseError            a case file cannot be built or opened
@@ -32,6 +33,10 @@ class ArtifactError(ForensicsError):
 
 class Truncated(ArtifactError):
     """The artifact ends too early; everything before `byte` was handed over."""
+
+
+class Unavailable(ArtifactError):
+    """A program that the artifact needs is not here, or failed; the message says what to run. Never cached."""
 
 
 class Untrusted(ArtifactError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from forensics.artifact import Format, Source
-from forensics.errors import ArtifactError, Untrusted
+from forensics.errors import ArtifactError, Unavailable, Untrusted
 from forensics.parquet_sink import ParquetSink
 
 
@@ -19,6 +19,10 @@ def load_artifact(name: str, module: Format, source: Source, sink: ParquetSink) 
         module.load(source, sink)
     except Stopped:  # whoever stopped it says why
         sink.break_off()
+    except Unavailable as error:
+        sink.warn("unavailable", str(error), "all that this file records")
+        sink.damaged("partial")
+        sink.state["fault"] = True  # so that the next run tries again
     except ArtifactError as error:
         code = "refused" if isinstance(error, Untrusted) else "unreadable"
         sink.warn(code, str(error), "what lies beyond this position", byte=error.byte)

@@ -18,6 +18,7 @@ _MAX_SMALL_ROWS = 20_000
 _EPOCH_FROM_NS = 10**18  # September 2001: no session lasts that long, so such times are absolute already
 _VERSION_SUFFIX = re.compile(r"(?:_pt[sd][sz])?(?:_v[0-9]{4,5})?$")  # cudaMalloc_v3020, cudaLaunchKernel_ptsz_v7000
 _MASK = (1 << 64) - 1
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
 
 
 def call_name(text: str) -> str:
@@ -102,11 +103,13 @@ class Report:
     def _read_clock(self) -> None:
         session = next(iter(self.small("TARGET_INFO_SESSION_START_TIME", ("utcTime", "localTime"))), {})
         settings = self.settings("META_DATA_EXPORT")
-        normalised = settings.get("EXPORT_PARAM_TIME_NORMALIZE") == "true"
-        if normalised or self._first_start() > _EPOCH_FROM_NS:
+        # --ts-shift, and --ts-normalize, which shifts by the start of the session.
+        shift = settings.get("EXPORT_CONFIG_TIME_SHIFT", "0")
+        shifted = int(shift) if _INTEGER.fullmatch(shift) else 0
+        if (session.get("utcEpochNs") or 0) > _EPOCH_FROM_NS:
+            self.base_ns, self.is_epoch = session["utcEpochNs"] - shifted, True
+        elif self._first_start() > _EPOCH_FROM_NS:
             self.is_epoch = True
-        elif (session.get("utcEpochNs") or 0) > _EPOCH_FROM_NS:
-            self.base_ns, self.is_epoch = session["utcEpochNs"], True
 
     def _first_start(self) -> int:
         for table in self.tables.tables():

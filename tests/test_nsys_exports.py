@@ -1,0 +1,156 @@
+"""One real recording in all the clothes that Nsight Systems exports, and raw reports."""
+
+from __future__ import annotations
+
+import gzip
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from nsys_export import captured_job
+from support import ARTIFACTS, ROOT, MemorySink, needs_artifacts
+
+from forensics.artifact import Head, Source
+from forensics.discovery import discover
+from forensics.errors import ArtifactError, Unavailable
+from forensics.formats import formats, nsys_rep
+from forensics.ingest import ingest
+
+RECORDED = ROOT / "fixtures" / "nsys-exports-healthy" / "artifacts"
+_LINKS = {"row", "parent_row", "launch_row"}
+
+
+def load_all(path: Path, work: Path) -> dict[str, MemorySink]:
+    sinks = {}
+    for found in discover(path, work):
+        sinks[found.source.own_name] = sink = MemorySink()
+        assert found.format is not None, found.source.name
+        formats()[found.format].load(found.source, sink)
+    return sinks
+
+
+def slices_of(path: Path, work: Path) -> list[dict[str, Any]]:
+    return [row for sink in load_all(path, work).values() for row in sink.rows("slice")]
+
+
+def without_links(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(str({k: v for k, v in row.items() if k not in _LINKS | {"stack_id"}}) for row in rows)
+
+
+@pytest.mark.parametrize("name", ["report_pqtdir", "report_arwdir", "report.arrow.gz"])
+def test_every_export_of_a_recording_gives_the_same_rows(name: str, tmp_path: Path) -> None:
+    expected = slices_of(RECORDED / "report.sqlite.gz", tmp_path)
+    rows = slices_of(RECORDED / name, tmp_path)
+    kinds = {"annotation", "cpu_op", "instant", "os_call"}  # the others' tables were not exported here
+    assert without_links(rows) == without_links([row for row in expected if row["kind"] in kinds])
+    parents = {row["row"]: row["name"] for row in rows}
+    assert {parents.get(row["parent_row"]) for row in rows if row["name"] == "optimizer"} == {
+        f"iteration {step}" for step in range(12)
+    }
+
+
+def test_times_are_those_that_the_program_printed(tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in slices_of(RECORDED / "report.sqlite.gz", tmp_path)}
+    for line in (RECORDED / "stdout.log").read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["step"]:
+            step = rows[f"iteration {words[1]}"]
+            assert 0 < int(words[5]) - step["ts_ns"] - step["dur_ns"] < 1_000_000
+
+
+def test_one_file_loads_a_folder_and_the_others_are_its_parts(tmp_path: Path) -> None:
+    sinks = load_all(RECORDED / "report_pqtdir", tmp_path)
+    assert {name for name, sink in sinks.items() if sink.tables} == {"NVTX_EVENTS.parquet"}
+    assert all(sink.quality == "complete" and not sink.warnings for sink in sinks.values())
+
+
+def test_a_folder_in_an_archive_is_one_export_too(tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "folder"), "zip", RECORDED, "report_pqtdir")
+    rows = slices_of(Path(archive), tmp_path / "work")
+    assert without_links(rows) == without_links(slices_of(RECORDED / "report_pqtdir", tmp_path))
+
+
+def test_a_table_alone_loads_and_says_that_names_are_missing(tmp_path: Path) -> None:
+    shutil.copy(RECORDED / "report_pqtdir" / "OSRT_API.parquet", tmp_path)
+    (sink,) = load_all(tmp_path, tmp_path / "work").values()
+    assert sink.rows("slice")
+    assert {w["code"] for w in sink.warnings} == {"no-strings", "unknown-strings"}
+    assert sink.clock_kind == "relative"
+
+
+@pytest.mark.parametrize(("folder", "table"), [("report_pqtdir", "OSRT_API"), ("report_arwdir", "NVTX_EVENTS")])
+def test_a_damaged_table_costs_only_itself(folder: str, table: str, tmp_path: Path) -> None:
+    shutil.copytree(RECORDED / folder, tmp_path / folder)
+    (path,) = (tmp_path / folder).glob(f"{table}.*")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
+    sinks = [sink for sink in load_all(tmp_path / folder, tmp_path / "work").values() if sink.tables]
+    assert [sink.quality for sink in sinks] == ["partial"]
+    assert [w["code"] for w in sinks[0].warnings] == ["damaged-table"]
+    assert sinks[0].rows("slice")
+
+
+def test_an_arrow_file_cut_anywhere_keeps_whole_tables(tmp_path: Path) -> None:
+    data = gzip.decompress((RECORDED / "report.arrow.gz").read_bytes())
+    path = tmp_path / "x.arrow"
+    kept = []
+    for part in range(1, 40):
+        path.write_bytes(data[: len(data) * part // 40])
+        try:
+            kept.append(len(slices_of(path, tmp_path / "work")))
+        except ArtifactError:
+            kept.append(0)
+    assert kept == sorted(kept)
+    assert kept[-1] > 0
+
+
+def test_a_row_of_a_folder_is_found_again(tmp_path: Path) -> None:
+    for found in discover(RECORDED / "report_pqtdir", tmp_path):
+        module, sink = formats()[found.format or ""], MemorySink()
+        module.load(found.source, sink)
+        for row in sink.rows("slice")[-1:]:
+            place = module.locate(found.source, row["row"], None)  # type: ignore[attr-defined]
+            assert place.text.startswith("OSRT_API row ")
+
+
+def test_a_parquet_file_of_another_kind_is_none(tmp_path: Path) -> None:
+    pq.write_table(pq.read_table(RECORDED / "report_pqtdir" / "OSRT_API.parquet"), tmp_path / "train.parquet")
+    (found,) = discover(tmp_path, tmp_path / "work")
+    assert found.format is None
+
+
+@needs_artifacts
+def test_a_raw_report_names_the_command_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = discover(ARTIFACTS / "nsys" / "jaxtoolbox__pdl_2p2c.nsys-rep", tmp_path / "work")
+    for _ in range(2):
+        (loaded,) = ingest(found, tmp_path / "cache")
+        (warning,) = loaded.meta["warnings"]
+        command = "nsys export --type sqlite --output jaxtoolbox__pdl_2p2c.sqlite jaxtoolbox__pdl_2p2c.nsys-rep"
+        assert warning["message"].endswith(f"run: {command}")
+        assert (loaded.meta["quality"], loaded.meta["facts"][0]["value"]) == ("partial", "2025.5.1.121")
+        assert not loaded.reused
+
+
+def test_a_raw_report_is_exported_where_nsys_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured_job(tmp_path / "exported", broken=True)
+    nsys = tmp_path / "nsys"
+    nsys.write_text(f'#!/bin/sh\n/bin/cp "{tmp_path}/exported" "$5"\n')
+    nsys.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = tmp_path / "job's report.nsys-rep"
+    report.write_bytes(b"NVIDIA Tegra Profiler Report 2025@5@1@121-255136380782v0.\n" + bytes(100))
+    sink = MemorySink()
+    nsys_rep.load(Source(report, report.name), sink)
+    assert any(row["return_code"] == 900 for row in sink.rows("slice"))
+    nsys.write_text("#!/bin/sh\necho no such report >&2\nexit 3\n")
+    with pytest.raises(Unavailable, match="exit code 3: no such report") as error:
+        nsys_rep.load(Source(report, report.name), MemorySink())
+    assert str(error.value).endswith(shlex.quote(report.name))
+
+
+def test_a_stream_that_was_never_imported_is_named() -> None:
+    assert nsys_rep.recognise(Head("report.qdstrm", b"\x01\0\0\0", False)) == 90
+    assert nsys_rep.recognise(Head("notes.txt", b"NVIDIA", True)) == 0
