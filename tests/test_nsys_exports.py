@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shlex
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ from forensics.discovery import discover
 from forensics.errors import ArtifactError, Unavailable
 from forensics.formats import formats, nsys_rep
 from forensics.ingest import ingest
+from forensics.pipeline import analyze
 
 RECORDED = ROOT / "fixtures" / "nsys-exports-healthy" / "artifacts"
 _LINKS = {"row", "parent_row", "launch_row"}
@@ -154,3 +156,17 @@ def test_a_raw_report_is_exported_where_nsys_is_installed(tmp_path: Path, monkey
 def test_a_stream_that_was_never_imported_is_named() -> None:
     assert nsys_rep.recognise(Head("report.qdstrm", b"\x01\0\0\0", False)) == 90
     assert nsys_rep.recognise(Head("notes.txt", b"NVIDIA", True)) == 0
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_broken_capture_is_proven_by_the_results_of_calls(broken: bool, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    captured_job(tmp_path / "job" / "report.sqlite", broken=broken)
+    analyze(tmp_path / "job", tmp_path / "out")
+    findings = json.loads((tmp_path / "out" / "report.json").read_bytes())["findings"]
+    assert [f["rule"] for f in findings if f["rule"].startswith("capture")] == (["capture-abort"] if broken else [])
+    if broken:
+        (finding,) = [f for f in findings if f["rule"] == "capture-abort"]
+        assert (finding["variant"], finding["strength"]) == ("result", "proof")
+        assert "cudaStreamSynchronize, which returned 900" in finding["message"]
+        assert "returnValue 900" in finding["evidence"][0]["text"]

@@ -10,6 +10,10 @@ fix = "{smallest_fix}"
 causes = [{ state = "capture-broken", of = "process" }]
 references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"]
 
+[variant.result]
+needs = ["slice.return_code"]
+strength = "proof"
+
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
@@ -19,6 +23,76 @@ needs = ["slice.device"]
 strength = "indication"
 says = "The profiler does not keep results of calls: the call named is one that a capture forbids, within a capture that never became a graph."
 */
+-- variant: result
+WITH
+opening AS (
+    SELECT
+        artifact_id,
+        row,
+        proc_id,
+        thread,
+        ts_ns
+    FROM runtime_call
+    WHERE regexp_matches(name, '^(cuda|cu)StreamBeginCapture') AND return_code = 0
+),
+refused AS (
+    SELECT
+        f.*,
+        o.row AS capture_row,
+        o.thread AS capture_thread
+    FROM failed_call AS f
+    ASOF LEFT JOIN opening AS o ON o.artifact_id = f.artifact_id AND o.proc_id = f.proc_id AND o.ts_ns <= f.ts_ns
+    WHERE f.return_code BETWEEN 900 AND 908
+),
+first_refused AS (
+    SELECT *
+    FROM refused
+    -- 901 says that something broke the capture before; the call itself may not have been recorded.
+    QUALIFY row_number() OVER (PARTITION BY artifact_id, proc_id ORDER BY ts_ns, row) = 1
+)
+SELECT
+    r.artifact_id,
+    r.row,
+    r.proc_id,
+    r.rank,
+    r.step,
+    r.ts_ns,
+    CASE
+        WHEN r.return_code = 901 THEN 'a call that was not recorded, before ' || r.call || ' returned 901 (' || r.meaning || ')'
+        ELSE r.call || ', which returned ' || r.return_code || ' (' || r.meaning || ')'
+    END AS offence,
+    CASE r.return_code
+        WHEN 902 THEN 'Capture one graph at a time, and wait for no event of another capture.'
+        WHEN 903 THEN 'Begin and end the capture on the same stream.'
+        WHEN 904 THEN 'Join side streams before the capture ends: torch.cuda.current_stream().wait_stream(side).'
+        WHEN 905 THEN 'Warm up on the capture stream first, and wait for outside work before the capture starts.'
+        WHEN 906 THEN 'Launch on the current stream in the extension (at::cuda::getCurrentCUDAStream), not on stream 0.'
+        WHEN 907 THEN 'Move event queries and waits out of the captured region.'
+        WHEN 908 THEN 'Begin and end the capture on the same thread.'
+        ELSE CASE
+            WHEN r.thread <> r.capture_thread THEN 'Capture with capture_error_mode="thread_local": the call came from another thread.'
+            ELSE 'Move ' || r.call || ' out of the captured region, or run it once before the capture.'
+        END
+    END AS smallest_fix,
+    CASE WHEN r.thread <> r.capture_thread THEN ', on another thread than the capture' ELSE '' END
+    || coalesce(', in ' || r.place, '') AS place,
+    r.return_code AS key,
+    CASE
+        WHEN r.capture_row IS NOT NULL
+            THEN [{'artifact_id': r.artifact_id, 'row': r.capture_row, 'note': 'the capture begins here'}]
+    END AS evidence
+FROM first_refused AS r
+WHERE NOT EXISTS (
+    -- The capture came to its end all the same.
+    SELECT 1 FROM runtime_call AS e
+    WHERE e.artifact_id = r.artifact_id AND e.proc_id = r.proc_id AND e.ts_ns > r.ts_ns AND e.return_code = 0
+      AND regexp_matches(e.name, '^(cuda|cu)StreamEndCapture')
+      AND NOT EXISTS (
+        SELECT 1 FROM opening AS b
+        WHERE b.artifact_id = r.artifact_id AND b.proc_id = r.proc_id AND b.ts_ns > r.ts_ns AND b.ts_ns < e.ts_ns
+      )
+)
+ORDER BY r.ts_ns, r.artifact_id, r.row;
 -- variant: log
 WITH
 -- Another error, raised in the captured region, that the invalidated capture was reported after.

@@ -17,6 +17,10 @@ references = [
   "https://docs.nvidia.com/compute-sanitizer/",
 ]
 
+[variant.result]
+needs = ["slice.return_code"]
+strength = "proof"
+
 [variant.error]
 needs = ["log_event"]
 strength = "strong"
@@ -31,6 +35,46 @@ needs = ["log_event"]
 strength = "indication"
 says = "An unspecified launch failure is mostly an access out of bounds, but a failing GPU gives the same words."
 */
+-- variant: result
+WITH
+first_error AS (
+    SELECT f.*
+    FROM failed_call AS f
+    WHERE f.return_code IN (700, 716, 717, 718, 719)
+    QUALIFY row_number() OVER (PARTITION BY f.proc_id ORDER BY (f.return_code = 719), f.ts_ns, f.artifact_id, f.row) = 1
+),
+last_kernel AS (
+    SELECT
+        e.artifact_id,
+        e.row,
+        k.row AS kernel_row,
+        k.name
+    FROM first_error AS e
+    JOIN kernel AS k ON k.artifact_id = e.artifact_id AND k.proc_id = e.proc_id AND k.ts_ns <= e.ts_ns + coalesce(e.dur_ns, 0)
+    QUALIFY row_number() OVER (PARTITION BY e.artifact_id, e.row ORDER BY k.ts_ns DESC, k.row DESC) = 1
+)
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.call || ' returned ' || e.return_code || ' (' || e.meaning || ')' AS said,
+    coalesce(' in ' || e.place, '') || CASE WHEN e.n_later > 0 THEN '; ' || e.n_later || ' later calls returned the same' ELSE '' END
+    || coalesce('; the last kernel recorded before it is ' || left(k.name, 200), '') AS detail,
+    e.place AS where_in_code,
+    -- A failing GPU gives 719 as well.
+    CASE WHEN e.return_code = 719 THEN 'high' END AS severity,
+    CASE WHEN e.return_code = 719 THEN 'indication' END AS strength,
+    CASE
+        WHEN k.kernel_row IS NOT NULL
+            THEN [{'artifact_id': e.artifact_id, 'row': k.kernel_row, 'note': 'the last kernel recorded before it'}]
+    END AS evidence,
+    e.return_code AS key
+FROM first_error AS e
+LEFT JOIN last_kernel AS k ON k.artifact_id = e.artifact_id AND k.row = e.row
+ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: error
 WITH
 driver_word AS (

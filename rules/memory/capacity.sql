@@ -38,10 +38,20 @@ needs = ["memory_segment", "memory_event.oom"]
 strength = "strong"
 says = "The snapshot does not say how much of the device other processes held."
 
+[thresholds.min_driver_ratio]
+value = 0.9
+unit = "bytes that the driver had given to the process / device capacity"
+why = "a context, its kernels and the driver's own reserve take up to a tenth of the smaller devices in use"
+
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
 says = "From the message alone: what is live is a sum, not a list."
+
+[variant.result]
+needs = ["slice.return_code", "memory_event.driver"]
+strength = "indication"
+says = "From what the driver gave and took: how much of it was in use, and how much was asked for, is not recorded."
 
 [variant.library]
 needs = ["log_event"]
@@ -110,6 +120,57 @@ WHERE coalesce(o.cached_bytes, 0) < $max_cached_ratio * o.requested_bytes
   AND o.allocated_bytes + o.requested_bytes <= 64 * o.capacity_bytes
   AND o.other_bytes < greatest($max_other_ratio * o.capacity_bytes, o.requested_bytes)
 ORDER BY o.ts_ns, o.artifact_id, o.row;
+-- variant: result
+WITH
+capacity AS (
+    SELECT
+        artifact_id,
+        TRY_CAST(regexp_extract(key, '^gpu(\d{1,4})\.totalMemory$', 1) AS INTEGER) AS device,
+        CAST(number AS BIGINT) AS capacity_bytes
+    FROM fact
+    WHERE regexp_matches(key, '^gpu\d{1,4}\.totalMemory$')
+),
+refused AS (
+    SELECT f.*
+    FROM failed_call AS f
+    WHERE f.return_code = 2
+      AND regexp_matches(f.call, '^(cudaMalloc|cuMemAlloc|cuMemCreate)')
+      -- An allocator that frees its cache and asks again has not failed.
+      AND NOT EXISTS (
+        SELECT 1 FROM runtime_call AS a
+        WHERE a.artifact_id = f.artifact_id AND a.proc_id = f.proc_id AND a.ts_ns > f.ts_ns AND a.return_code = 0
+          AND regexp_matches(a.name, '^(cudaMalloc|cuMemAlloc|cuMemCreate)')
+      )
+    QUALIFY row_number() OVER (PARTITION BY f.artifact_id, f.proc_id ORDER BY f.ts_ns, f.row) = 1
+),
+held AS (
+    SELECT
+        r.artifact_id,
+        r.row,
+        m.device,
+        sum(CASE m.action WHEN 'segment_alloc' THEN m.size_bytes WHEN 'segment_free' THEN -m.size_bytes END) AS live_bytes
+    FROM refused AS r
+    JOIN memory_event AS m ON m.artifact_id = r.artifact_id AND m.proc_id = r.proc_id AND m.ts_ns <= r.ts_ns AND m.device >= 0
+    GROUP BY r.artifact_id, r.row, m.device
+)
+SELECT
+    r.artifact_id,
+    r.row,
+    r.proc_id,
+    r.rank,
+    r.step,
+    r.ts_ns,
+    h.device,
+    NULL AS requested_bytes,
+    h.live_bytes,
+    c.capacity_bytes - h.live_bytes AS available_bytes,
+    c.capacity_bytes,
+    r.place AS where_in_code
+FROM refused AS r
+JOIN held AS h ON h.artifact_id = r.artifact_id AND h.row = r.row
+JOIN capacity AS c ON c.artifact_id = h.artifact_id AND c.device = h.device
+WHERE h.live_bytes >= $min_driver_ratio * c.capacity_bytes
+ORDER BY r.ts_ns, r.artifact_id, r.row, h.device;
 -- variant: library
 SELECT
     e.artifact_id,
