@@ -294,3 +294,15 @@ def test_real_incidents_give_every_rank_its_entries_and_its_groups_their_progres
     assert ranks == [(rank, "content", 16) for rank in range(16)]
     assert unjoined == (0,)
     assert agreeing == (True,)
+
+
+@needs_artifacts
+@pytest.mark.parametrize("incident", ["nvrx__gpu_error_1st", "nvrx__lock_gil_1st"])
+def test_the_ranks_into_which_the_fault_was_injected_are_those_that_are_missed(incident: str, tmp_path: Path) -> None:
+    truth = (ARTIFACTS / "truth" / f"{incident}.fault_injection.log").read_text()
+    injected = json.loads(truth.partition("Fault ranks:")[2].partition("\n")[0])
+    analyze(ARTIFACTS / "flight_recorder" / incident, tmp_path)
+    report = json.loads((tmp_path / "report.json").read_bytes())
+    found = [finding for finding in report["findings"] if finding["rule"] == "distributed-missing-rank"]
+    assert sorted(finding["rank"] for finding in found) == injected
+    assert report["verdict"]["status"] == "root-cause"
