@@ -30,6 +30,9 @@ CAPABILITIES: dict[str, Capability] = {
     "sample.device": Capability(
         "memory and processes of the devices", "nvidia-smi > nvidia-smi.txt at the time of the failure"
     ),
+    "sample.allocator": Capability(
+        "counters of the CUDA allocator", "json.dump(torch.cuda.memory_stats(), open('memory_stats.json', 'w'))"
+    ),
     "fact": Capability(
         "versions, variables and options", "python -m torch.utils.collect_env > env.txt; env >> env.txt"
     ),

@@ -99,6 +99,10 @@ class SampleRows:
         self._held = []
         self._emit()
 
+    @property
+    def n_rows(self) -> int:
+        return self._row
+
     def _put(self, block: Sequence[SampleLines], *, whole: bool) -> None:
         """Makes rows of a block's lines: of all, if `whole` or there is room, else of some."""
         beyond = self._row - MAX_SAMPLES

@@ -12,6 +12,7 @@ from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_compile import CompileLines
 from forensics.formats._log_lines import Block as LineBlock
 from forensics.formats._log_lines import Piece, decoded, read_blocks
+from forensics.formats._log_memory import SummaryLines
 from forensics.formats._log_metrics import has_metric_word, may_count
 from forensics.formats._log_numbers import Numbers
 from forensics.formats._log_prefix import Line, parse
@@ -79,6 +80,7 @@ class Session:
         self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples)
         self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events)
         self._compile = CompileLines(sink, self._survey.labels, self._clock, self._processes)
+        self._memory = SummaryLines(sink, self._survey.labels, self._clock, self._processes)
         self._tests = judge.TestRun()
         self._torn = Torn(self._survey.labels, self._is_in_traceback)
         self._plain: set[bytes] = set()
@@ -93,6 +95,7 @@ class Session:
         with self._source.open() as stream:
             for block in read_blocks(stream):
                 self._compile.read(block)
+                self._memory.read(block)
                 rest: LineBlock | None = block
                 while rest is not None:
                     rest = self._read(rest)
@@ -105,6 +108,7 @@ class Session:
         self._events.close()
         self._samples.close()
         self._compile.close(n_read=self._n_lines)
+        self._memory.close(first_row=self._samples.n_rows, n_read=self._n_lines)
         self._threads.close(complete=not self._source.damage, n_read=self._n_lines)
         if self._n_stacks or self._threads.any:
             self._sink.emit("stack", self._stacks.table())

@@ -62,11 +62,11 @@ def canonical_metric(name: str) -> str:
 class SampleRows:
     """Collects samples and emits them in batches; `row` is their ordinal in the artifact."""
 
-    def __init__(self, sink: Sink, source: str) -> None:
+    def __init__(self, sink: Sink, source: str, *, first_row: int = 0) -> None:
         self._sink = sink
         self._source = source
         self._rows: list[tuple[Any, ...]] = []
-        self.count = 0
+        self.count = first_row
 
     def add(
         self,

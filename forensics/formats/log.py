@@ -14,9 +14,17 @@ from forensics.formats._log_metrics import parse_metrics
 from forensics.formats._log_prefix import Labels, parse
 from forensics.formats._log_session import Session
 
-VERSION = 7
+VERSION = 8
 TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
-PROVIDES = ("log_event", "log_event.kernel", "log_event.scheduler", "sample", "thread_state", "compile_event")
+PROVIDES = (
+    "log_event",
+    "log_event.kernel",
+    "log_event.scheduler",
+    "sample",
+    "sample.allocator",
+    "thread_state",
+    "compile_event",
+)
 
 _ANY_TEXT = 10
 _KEY_VALUES = 12

@@ -33,6 +33,11 @@ value = 0.25
 unit = "bytes that pile up step after step / live bytes"
 why = "beyond a quarter of the live set the memory grows without end; whether the model fits cannot be said"
 
+[thresholds.min_peak_ratio]
+value = 0.97
+unit = "peak of allocated bytes / peak of reserved bytes"
+why = "as min_fill_ratio: at the peak the cache then held nothing to speak of that could have served a request"
+
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
 strength = "strong"
@@ -57,6 +62,10 @@ says = "From what the driver gave and took: how much of it was in use, and how m
 needs = ["log_event"]
 strength = "indication"
 says = "A library, not PyTorch's allocator, was refused memory; how much was free then is not in the message."
+[variant.counters]
+needs = ["sample.allocator"]
+strength = "indication"
+says = "From the allocator's counters alone: an allocation failed and nearly all that was ever reserved was live at its peak; how much was asked for, when, and what other processes held is not in them."
 */
 -- variant: snapshot
 SELECT
@@ -204,3 +213,43 @@ WHERE e.class = 'mem.gpu.oom-library'
   )
 QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: counters
+WITH
+counters AS (
+    SELECT
+        m.artifact_id,
+        m.proc_id,
+        m.rank,
+        m.device,
+        min(m.row) AS row,
+        max(m.ts_ns) AS ts_ns,
+        max(m.step) AS step,
+        min(m.line) FILTER (WHERE m.name = 'num_ooms' AND m.value > 0) AS line,
+        max(m.value) FILTER (WHERE m.name = 'num_ooms') AS n_failures,
+        max(m.value) FILTER (WHERE m.name = 'allocated_bytes.all.peak') AS live_bytes,
+        max(m.value) FILTER (WHERE m.name = 'reserved_bytes.all.peak') AS reserved_bytes
+    FROM metric AS m
+    WHERE m.name IN ('num_ooms', 'allocated_bytes.all.peak', 'reserved_bytes.all.peak')
+      AND m.source IN ('gauge', 'log')
+    GROUP BY m.artifact_id, m.proc_id, m.rank, m.device
+)
+
+SELECT
+    c.artifact_id,
+    c.row,
+    c.proc_id,
+    c.rank,
+    c.step,
+    c.ts_ns,
+    c.line,
+    c.device,
+    NULL AS requested_bytes,
+    c.live_bytes,
+    c.reserved_bytes - c.live_bytes AS available_bytes,
+    c.n_failures,
+    c.reserved_bytes
+FROM counters AS c
+WHERE c.n_failures >= 1
+  AND c.live_bytes >= $min_peak_ratio * c.reserved_bytes
+  AND c.live_bytes <= c.reserved_bytes
+ORDER BY c.ts_ns, c.artifact_id, c.row;
