@@ -58,7 +58,7 @@ def assemble_case(
 def _fill(con: duckdb.DuckDBPyConnection, loaded: Sequence[Loaded], deadline: Deadline) -> list[str]:
     """Loads events and derives; what lacks for want of time is returned."""
     steps: dict[str, Callable[[], None]] = {}
-    for table in ("stack", *EVENT_TABLES):
+    for table in ("string", "stack", *EVENT_TABLES):
         parts = [(aid, part) for aid, item in enumerate(loaded) for part in item.tables().get(table, [])]
         if parts:
             steps[table] = partial(load_table, con, table, parts)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import resource
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from forensics import resources
@@ -60,6 +63,9 @@ _TEXT_COLUMNS = {
     "function_id",
     "file_id",
 }
+_MAX_KNOWN = 1_000_000
+_FEW_PROCESSES = 64  # told apart row by row
+_LARGE_BYTES = 1 << 20  # of the Parquet parts of one artifact
 _CREATE_TABLE = re.compile(r"^CREATE TABLE (\w+) \((.*?)^\);", re.DOTALL | re.MULTILINE)
 _ARROW = {
     "INTEGER": pa.int32(),
@@ -148,7 +154,7 @@ def conform(table: str, data: pa.Table | pa.RecordBatch) -> pa.Table:
         if field.name in data.column_names:
             columns.append(_cast(data.column(field.name), field.type))
         elif field.name == "proc":
-            columns.append(pa.array([0] * data.num_rows, pa.int32()))
+            columns.append(pa.repeat(pa.scalar(0, pa.int32()), data.num_rows))
         else:
             columns.append(pa.nulls(data.num_rows, field.type))
         if not field.nullable and columns[-1].null_count:
@@ -188,13 +194,65 @@ def create_case(path: Path) -> duckdb.DuckDBPyConnection:
     return con
 
 
+def text_id(text: str) -> int:
+    """What `string.id` is: the low 64 bits of the text's MD5 (DuckDB's md5_number_lower)."""
+    return int.from_bytes(hashlib.md5(text.encode(), usedforsecurity=False).digest()[8:], "little")
+
+
+def intern(table: str, batches: Sequence[pa.Table], known: set[int]) -> tuple[pa.Table, pa.Table]:
+    """Rows as the case stores them: ids in place of texts, in the order of `row`; and the texts that are not `known`.
+
+    `batches`: out of `conform`. The columns of the texts are those of `string`. Distinct texts alone are hashed.
+    """
+    rows = joined(batches)
+    texts: dict[int, str] = {}
+    for column in case_columns()[table]:
+        name = column.removesuffix("_id")
+        if column in _TEXT_COLUMNS:
+            place = rows.schema.get_field_index(name)
+            chunks = [_interned(chunk, texts) for chunk in rows.column(place).chunks]
+            rows = rows.set_column(place, column, pa.chunked_array(chunks, pa.uint64()))
+    if len(known) > _MAX_KNOWN:
+        known.clear()  # a text that is stored twice does no harm
+    fresh = {number: text for number, text in texts.items() if number not in known}
+    known.update(fresh)
+    if "row" in rows.column_names and not _ascends(rows.column("row")):
+        rows = rows.take(pc.sort_indices(rows, sort_keys=[("row", "ascending")]))
+    return rows, pa.table({"id": pa.array(fresh, pa.uint64()), "text": pa.array(fresh.values(), pa.string())})
+
+
+def _interned(chunk: pa.Array, texts: dict[int, str]) -> pa.Array:
+    encoded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    ids = [None if text is None else text_id(text) for text in distinct]
+    texts.update((number, text) for number, text in zip(ids, distinct, strict=True) if number is not None)
+    return pa.array(ids, pa.uint64()).take(encoded.indices)
+
+
+def _ascends(values: pa.ChunkedArray) -> bool:
+    ordered = values.combine_chunks()
+    later, earlier = ordered[1:], ordered[:-1]
+    return bool(pc.all(pc.greater_equal(later, earlier)).as_py()) if len(ordered) > 1 else True
+
+
 def load_table(con: duckdb.DuckDBPyConnection, table: str, parts: Iterable[tuple[int, Path]]) -> None:
-    """Appends Parquet parts of artifacts to a table, in the order given, interning texts.
+    """Appends Parquet parts of artifacts, written after `intern`, to a table, in the order given.
 
     Expects the temporary tables `process_of(artifact_id, proc, proc_id, rank)`; rows of unknown processes keep NULL.
     """
-    for some in _portions(parts):
-        _load_portion(con, table, some)
+    small: list[tuple[int, Path]] = []
+    for artifact_id, of_artifact in groupby(parts, key=lambda part: part[0]):
+        listed = list(of_artifact)
+        if sum(path.stat().st_size for _, path in listed) < _LARGE_BYTES:
+            small += listed
+            continue
+        for some in _portions(small):
+            _append_small(con, table, some)
+        small = []
+        if not _append_large(con, table, artifact_id, [path for _, path in listed]):
+            small = listed
+    for some in _portions(small):
+        _append_small(con, table, some)
 
 
 def _portions(parts: Iterable[tuple[int, Path]]) -> Iterator[list[tuple[int, Path]]]:
@@ -211,35 +269,57 @@ def _portions(parts: Iterable[tuple[int, Path]]) -> Iterator[list[tuple[int, Pat
         yield portion
 
 
-def _load_portion(con: duckdb.DuckDBPyConnection, table: str, listed: Sequence[tuple[int, Path]]) -> None:
+def _append_small(con: duckdb.DuckDBPyConnection, table: str, parts: Sequence[tuple[int, Path]]) -> None:
+    """Many artifacts in one statement: each statement costs more than their rows."""
     con.execute("CREATE OR REPLACE TEMP TABLE part (filename VARCHAR, artifact_id INTEGER, ordinal INTEGER)")
-    con.executemany("INSERT INTO part VALUES (?, ?, ?)", [(str(path), aid, n) for n, (aid, path) in enumerate(listed)])
-    files = ", ".join(f"'{_quoted(path)}'" for _, path in listed)
-    rows = f"read_parquet([{files}], filename = true)"
+    con.executemany("INSERT INTO part VALUES (?, ?, ?)", [(str(path), aid, n) for n, (aid, path) in enumerate(parts)])
     columns = case_columns()[table]
-    texts = [c.removesuffix("_id") for c in columns if c in _TEXT_COLUMNS]
-    if texts:
-        distinct = " UNION ".join(f'SELECT "{text}" AS text FROM {rows} WHERE "{text}" IS NOT NULL' for text in texts)
-        con.execute(f"INSERT OR IGNORE INTO string SELECT md5_number_lower(text), text FROM ({distinct}) ORDER BY text")
-    select, joins = [], ["JOIN part AS f ON f.filename = p.filename"]
+    joins = "JOIN part AS f ON f.filename = p.filename"
     if "proc_id" in columns:
-        joins.append("LEFT JOIN process_of AS o ON o.artifact_id = f.artifact_id AND o.proc = p.proc")
-    for column, kind in columns.items():
-        text = column.removesuffix("_id")
+        joins += " LEFT JOIN process_of AS o ON o.artifact_id = f.artifact_id AND o.proc = p.proc"
+    order = "ORDER BY f.ordinal, p.row" if "row" in columns else "ORDER BY f.ordinal"
+    values = _selected(table, "f.artifact_id", {"proc_id": "o.proc_id", "rank": "o.rank"})
+    _insert_parts(con, table, values, [path for _, path in parts], f"{joins} {order}")
+
+
+def _append_large(con: duckdb.DuckDBPyConnection, table: str, artifact_id: int, parts: Sequence[Path]) -> bool:
+    """One artifact alone: its rows are in order already, so they are neither joined nor sorted.
+
+    False, and nothing is done, where it has many processes.
+    """
+    query = "SELECT proc, proc_id, rank FROM process_of WHERE artifact_id = ? ORDER BY proc"
+    processes = con.execute(query, [artifact_id]).fetchall()
+    if len(processes) > _FEW_PROCESSES:
+        return False
+    cases = {}
+    for place, name in enumerate(("proc_id", "rank"), 1):
+        whens = " ".join(f"WHEN {row[0]} THEN {row[place]}" for row in processes if row[place] is not None)
+        cases[name] = f"CAST(CASE p.proc {whens} END AS INTEGER)" if whens else "CAST(NULL AS INTEGER)"
+    _insert_parts(con, table, _selected(table, str(artifact_id), cases), parts, "")
+    return True
+
+
+def _selected(table: str, artifact_id: str, processes: Mapping[str, str]) -> str:
+    select = []
+    for column, kind in case_columns()[table].items():
         if column == "artifact_id":
-            select.append("f.artifact_id")
-        elif column in {"proc_id", "rank"}:
-            select.append(f"o.{column}")
-        elif column in _TEXT_COLUMNS:
-            joins.append(f'LEFT JOIN string AS s_{text} ON s_{text}.text = p."{text}"')
-            select.append(f"s_{text}.id")
+            select.append(artifact_id)
+        elif column in processes and "proc_id" in case_columns()[table]:
+            select.append(processes[column])
         elif kind == "JSON":  # one invalid text would otherwise fail the whole table
             select.append(f'CASE WHEN json_valid(p."{column}") THEN p."{column}" END')
         else:
             select.append(f'p."{column}"')
+    return ", ".join(select)
+
+
+def _insert_parts(con: duckdb.DuckDBPyConnection, table: str, values: str, parts: Sequence[Path], rest: str) -> None:
+    files = ", ".join(f"'{_quoted(path)}'" for path in parts)
+    source = f"SELECT {values} FROM read_parquet([{files}], filename = true) AS p {rest}"
+    if table == "string":
+        source = f"SELECT id, min(text) FROM ({source}) AS given (id, text) GROUP BY id ORDER BY id"
     conflict = "OR IGNORE " if table in {"stack", "string"} else ""
-    order = "ORDER BY f.ordinal, p.row" if "row" in columns else "ORDER BY f.ordinal"
-    con.execute(f"INSERT {conflict}INTO {table} SELECT {', '.join(select)} FROM {rows} AS p {' '.join(joins)} {order}")
+    con.execute(f"INSERT {conflict}INTO {table} {source}")
 
 
 def _quoted(path: Path) -> str:

@@ -17,11 +17,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forensics.case import conform, joined
+from forensics.case import conform, intern
 from forensics.states import CAPABILITIES, QUALITIES
 
 # Columns of numbers that grow from row to row, or are as good as random.
 _GROWING = {"row", "ts_ns", "dur_ns", "launch_row", "parent_row", "forward_row", "line", "byte", "correlation", "addr"}
+LAYOUT = 2  # of an entry's files; entries of another one are written anew
 _SMALL_ROWS = 20_000  # batches below this are gathered into one file per table
 _WIDTH = {"pid": 63, "start_ns": 63, "end_ns": 63}  # bits of proc's wide columns; the others are INTEGER
 _JOURNAL = "said.jsonl"
@@ -51,6 +52,7 @@ class ParquetSink:
     state: dict[str, Any] = field(default_factory=lambda: {"quality": "complete", "clock": "none"})
     _waiting: dict[str, list[pa.Table]] = field(default_factory=dict)
     _rows: dict[str, int] = field(default_factory=dict)  # rows written of each table
+    _known_texts: set[int] = field(default_factory=set)
     _journal: BinaryIO | None = None
     _writing: bool = False
     _stop: BaseException | None = None
@@ -95,10 +97,15 @@ class ParquetSink:
                 self._write(table)
 
     def _write(self, table: str) -> None:
-        rows = joined(self._waiting.pop(table, []))
+        rows, texts = intern(table, self._waiting.pop(table, []), self._known_texts)
+        if texts.num_rows:  # before the rows that name them
+            self._write_part("string", texts)
+        self._write_part(table, rows)
+
+    def _write_part(self, table: str, rows: pa.Table) -> None:
         parts = self.tables.setdefault(table, [])
         name = f"{table}-{len(parts):05d}.parquet"
-        _write_rows(rows, self.folder / name)
+        write_rows(rows, self.folder / name)
         parts.append(name)
         numbers = rows.column("proc").unique().to_pylist() if "proc" in rows.column_names else []
         self._take(table, rows.num_rows, numbers)
@@ -181,6 +188,7 @@ class ParquetSink:
             "warnings": self.warnings,
             "facts": self.facts,
             "tables": self.tables,
+            "layout": LAYOUT,
             "sizes": {path.name: path.stat().st_size for path in sorted(self.folder.glob("*.parquet"))},
         }
         (self.folder / "meta.json").write_bytes(orjson.dumps(meta))
@@ -190,7 +198,7 @@ class ParquetSink:
         return meta
 
 
-def _write_rows(rows: pa.Table, path: Path) -> None:
+def write_rows(rows: pa.Table, path: Path) -> None:
     # Dictionaries of numbers that hardly repeat cost half of the time and are dropped in the end.
     growing = [name for name in rows.column_names if name in _GROWING]
     encoding = dict.fromkeys(growing, "DELTA_BINARY_PACKED")

@@ -18,11 +18,10 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from forensics.artifact import Source
 from forensics.assembly import assemble_case
-from forensics.case import case_columns, conform, open_for_rules
+from forensics.case import case_columns, conform, intern, open_for_rules
 from forensics.citations import Citations
 from forensics.discovery import Found, Hints, discover
 from forensics.engine import judge
@@ -30,6 +29,7 @@ from forensics.errors import RuleError
 from forensics.finding import Finding
 from forensics.ingest import Loaded, ingest
 from forensics.library import load_rules, load_views
+from forensics.parquet_sink import write_rows
 from forensics.rule import Rule
 from forensics.states import CAPABILITIES
 
@@ -160,8 +160,10 @@ def _loaded_rows(case: Mapping[str, Any], place: Path) -> list[Loaded]:
             {**({"row": number} if "row" in case_columns()[table] else {}), **row} for number, row in enumerate(rows)
         ]
         columns = {name: [row.get(name) for row in given] for name in dict.fromkeys(k for row in given for k in row)}
-        pq.write_table(conform(table, pa.table(columns)), place / f"{table}.parquet")
-        tables[table] = [f"{table}.parquet"]
+        stored, texts = intern(table, [conform(table, pa.table(columns))], set())
+        for of, part in (("string", texts), (table, stored)):
+            tables.setdefault(of, []).append(f"{of}-{table}.parquet")
+            write_rows(part, place / tables[of][-1])
     procs = {str(number): dict(known) for number, known in enumerate(case.get("procs", [{}]))}
     covered = case.get(
         "capabilities", [*(table for table in tables if table in CAPABILITIES), *(["fact"] if facts else [])]

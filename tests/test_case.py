@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from forensics import Case
-from forensics.case import case_columns, conform, create_case, open_for_rules
+from forensics.case import case_columns, conform, create_case, intern, open_for_rules
 from forensics.errors import CaseError
 from forensics.states import CAPABILITIES
 
@@ -123,3 +123,18 @@ def test_event_tables_start_alike() -> None:
         "compile_event",
     ):
         assert list(case_columns()[table])[:6] == head
+
+
+def test_texts_are_stored_once_by_the_id_that_the_database_gives_them(tmp_path: Path) -> None:
+    known: set[int] = set()
+    names = ["aten::add", "b", "aten::add"]
+    encoded = pa.table({"row": [4, 2, 3], "kind": ["k"] * 3, "name": pa.array(names).dictionary_encode()})
+    plain = pa.table({"row": [5], "kind": ["k"], "name": ["c"], "shapes": ["[[1]]"]})
+    rows, texts = intern("slice", [conform("slice", encoded), conform("slice", plain)], known)
+    assert rows.column("row").to_pylist() == [2, 3, 4, 5]
+    by_id = dict(zip(texts.column("id").to_pylist(), texts.column("text").to_pylist(), strict=True))
+    assert [by_id[number] for number in rows.column("name_id").to_pylist()] == ["b", "aten::add", "aten::add", "c"]
+    assert [by_id.get(number) for number in rows.column("shapes_id").to_pylist()] == [None, None, None, "[[1]]"]
+    asked = duckdb.sql("SELECT md5_number_lower(text), text FROM (VALUES ('aten::add'), ('b')) AS t (text)").fetchall()
+    assert all(by_id[number] == text for number, text in asked)
+    assert intern("slice", [conform("slice", plain)], known)[1].num_rows == 0

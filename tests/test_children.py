@@ -46,7 +46,12 @@ def loaded(folder: Path, cache: Path, *, memory_bytes: int = 1 << 30, deadline: 
 
 
 def messages(item: Loaded) -> list[str]:
-    return [text for part in item.tables()["log_event"] for text in pq.read_table(part).column("message").to_pylist()]
+    texts: dict[int, str] = {}
+    for part in item.tables()["string"]:
+        stored = pq.read_table(part)
+        texts.update(zip(stored.column("id").to_pylist(), stored.column("text").to_pylist(), strict=True))
+    parts = [pq.read_table(part) for part in item.tables()["log_event"]]
+    return [texts[number] for part in parts for number in part.column("message_id").to_pylist()]
 
 
 @pytest.mark.parametrize(
