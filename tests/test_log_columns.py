@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import string
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import ARTIFACTS, SHARED, MemorySink, load, needs_artifacts
 
-from forensics.formats import _log_columns, _log_lines, _log_samples, log
+from forensics.formats import _log_columns, _log_lines, _log_quiet, _log_samples, log
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_columns import ColumnReader
 from forensics.formats._log_lines import Block
 from forensics.formats._log_metrics import MetricReader
 from forensics.formats._log_prefix import Labels
-from forensics.formats._log_quiet import Quiet, Sorted
+from forensics.formats._log_quiet import Quiet, Sorted, without_looks
 from forensics.formats._log_scan import Pattern, without_digits
 from forensics.formats._log_session import _METRIC, _STRUCTURE
 from forensics.formats._log_template import learn
@@ -84,6 +85,11 @@ BODIES: list[Callable[[Draw], str]] = [
     lambda d: f"Epoch {d.randrange(12)}:  {d.randrange(100)}%|{'█' * d.randrange(3)}| 7/100 [loss={number(d)}]",
     lambda d: f"step {d.randrange(99)} loss {number(d)} Acc@1 {number(d)} Acc@5 5 loss_{d.choice((1, 2))} 0.5",
     lambda d: f" iteration {d.randrange(99)}/ 500 | lm loss: {number(d)} | grad norm: {number(d)} |",
+    lambda d: (
+        f" iteration {d.randrange(99)}/ 500 | lm loss: {number(d)} | number of skipped iterations: {d.randrange(2)} | "
+        f"number of nan iterations: {d.choice((0, 0, 0, 7))} |"
+    ),
+    lambda d: f"step {d.randrange(99)}: {d.choice(('found', 'checked'))} nan in {d.randrange(3)} of 8 gradients",
     lambda d: f"[epoch {d.randrange(9)}/10] train/loss: {number(d)} ckpt-{d.randrange(999)}.pt",
     lambda d: f"{d.randrange(9)}-{d.randrange(9)} step {d.randrange(99)} rank{d.randrange(3)} loss {number(d)}",
     lambda d: f"loading shard-{d.randrange(10**4)} of epoch {d.randrange(3)}",
@@ -148,13 +154,14 @@ def test_lines_read_as_columns_give_the_rows_of_lines_read_one_by_one(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 1 << 32), st.sampled_from((200, 3000, 1 << 20)))
+@given(st.integers(0, 1 << 32), st.sampled_from((200, 3000, 1 << 20)), st.sampled_from((2, 1 << 60)))
 def test_lines_that_say_nothing_may_be_left_out(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, block: int
+    tmp_path_factory: pytest.TempPathFactory, seed: int, block: int, searched: int
 ) -> None:
     path = tmp_path_factory.mktemp("t") / "x.log"
     path.write_bytes(mixed_log(seed))
     with reading(_log_columns.MIN_LINES, block), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_log_quiet, "_MANY_SEARCHED", searched)
         left_out = everything(load(log, path))
         patch.setattr(Quiet, "sort", lambda self, block, notable: Sorted(notable, set(), {}))
         assert everything(load(log, path)) == left_out
@@ -216,6 +223,13 @@ def test_a_pattern_without_digits_misses_no_text(structure: str, parts: list[str
     pattern = Pattern(structure)
     if pattern.matching(Block(text, 1, 0), pa.array([0])) if text.strip() else []:
         assert pattern.weakly_matching([text.translate(None, b"0123456789")]) == [True]
+
+
+def test_a_pattern_without_its_looks_misses_no_example() -> None:
+    assert without_looks(r"a(?!b[)(]\)(c))d(?:e|(?<=[^]x(])f)(?P<g>h)") == r"ad(?:e|f)(?P<g>h)"
+    for signature in catalogue().signatures.values():
+        for text in signature.examples:
+            assert not signature.regex.search(text) or re.search(without_looks(signature.pattern), text)
 
 
 def test_no_example_of_a_signature_is_missed_without_its_digits() -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from forensics.formats._log_lines import Block
+from forensics.formats._log_lines import Block, joined
 from forensics.formats._log_metrics import MAX_STEP, MetricReader
 from forensics.formats._log_prefix import Labels, Line, parse
 from forensics.formats._log_template import Template, learn, looks_of, without_digits
@@ -188,7 +188,7 @@ def _same(some: list[float], others: list[float]) -> bool:
 
 
 def _table(template: Template, lines: pa.Array) -> pa.Table:
-    text = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(lines)], pa.int32()), lines), b"\n")[0].as_py()
+    text = joined(lines)
     table = csv.read_csv(
         pa.BufferReader(text.translate(template.separators)),
         read_options=csv.ReadOptions(use_threads=False, column_names=template.columns, block_size=len(text) + 1),

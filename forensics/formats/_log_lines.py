@@ -119,10 +119,7 @@ class Block:
 
     def with_plain_digits(self, indices: pa.Array) -> pa.Array:
         """Pieces with 0 for each digit."""
-        joined = pc.binary_join(
-            pa.ListArray.from_arrays(pa.array([0, len(indices)], pa.int32()), self.pieces.take(indices)), b"\n"
-        )
-        return _split(joined[0].as_py().translate(_PLAIN_DIGITS), ended=False)
+        return _split(joined(self.pieces.take(indices)).translate(_PLAIN_DIGITS), ended=False)
 
     def rest(self, index: int) -> Block | None:
         """The block from a piece on; None where that cannot be told."""
@@ -192,6 +189,14 @@ class Block:
                 self._places.append((number, offset - 1))
         words = [piece.translate(None, DIGITS) for piece in pieces]
         return pa.array(pieces, pa.binary()), pa.array(words, pa.binary())
+
+
+def joined(pieces: pa.Array) -> bytes:
+    """Pieces as lines."""
+    text: bytes = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(pieces)], pa.int32()), pieces), b"\n")[
+        0
+    ].as_py()
+    return text
 
 
 def _split(data: bytes, ended: bool) -> pa.Array:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forensics.formats import _log_judge as judge
 from forensics.formats._log_blocks import CAUSE, DURING, FRAME, HEADER, bare_exception_line
 from forensics.formats._log_catalogue import MATCHED_CHARACTERS, Catalogue, Signature
-from forensics.formats._log_lines import Block
+from forensics.formats._log_lines import Block, joined
 from forensics.formats._log_metrics import may_count
 from forensics.formats._log_prefix import Labels, Line, parse
 from forensics.formats._log_processes import Processes
@@ -26,6 +28,12 @@ from forensics.formats._log_tables import starts_table
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _MAX_WORDS = 20_000
 _MANY = 48  # lines of the same words
+_LOOKS = ("(?!", "(?=", "(?<!", "(?<=")
+_PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<?[!=]|.", re.DOTALL)
+_MANY_SEARCHED = 200
+_SEARCHED_BYTES = 2000
+# Bytes on which `re` and RE2 do not agree whether they are letters or spaces.
+_OTHERWISE = re.compile(rb"[\x80-\xff\x0b\x1c-\x1f]")
 _WITHOUT_VALUES = re.compile(r"\{\d+(?:,\d*)?\}|\\d|0-9|\(\?P<\w+>")
 # Entries with consequences beyond their row.
 _TAKEN = {"fatal-python-error", "faulthandler-timeout", "anomaly-forward", "anomaly-induced", "nccl-init"}
@@ -103,8 +111,37 @@ class Quiet:
                 meanings = [self._names_in(text, hints) for text in texts.dictionary.to_pylist()]
                 yield from zip(indices, map(meanings.__getitem__, texts.indices.to_pylist()), strict=True)
                 return
+        found = self._search(block, indices, hints) if len(indices) >= _MANY_SEARCHED else None
+        if found is not None:
+            yield from found
+            return
         for index in indices:
             yield index, self._names_in(block.raw(index), hints)
+
+    def _search(
+        self, block: Block, indices: list[int], hints: Hints
+    ) -> Iterator[tuple[int, tuple[str, ...] | None]] | None:
+        """What pieces say, searched with RE2 all at a time; None for texts in which `re` may find something else."""
+        pieces = block.pieces.take(pa.array(indices, pa.int32()))
+        if _OTHERWISE.search(joined(pieces)) or pc.max(pc.binary_length(pieces)).as_py() > _SEARCHED_BYTES:
+            return None
+        texts = pc.replace_substring_regex(pieces, f"^{hints.prefix.pattern}", "", max_replacements=1)
+        meaning = pa.nulls(len(indices), pa.int64()).fill_null(0)
+        for number, entry in enumerate(hints.entries):
+            says = _matching(entry, texts)
+            meaning = pc.bit_wise_or(meaning, pc.if_else(says, 1 << number, 0))
+        names = {number: self._names_of(hints, number) for number in meaning.unique().to_pylist() if number}
+        if judge.may_be_error(hints.line.level, hints.line.text):
+            return (
+                (index, names[number] if number else self._names_in(block.raw(index), hints))
+                for index, number in zip(indices, meaning.to_pylist(), strict=True)
+            )
+        names[0] = ()
+        return zip(indices, map(names.__getitem__, meaning.to_pylist()), strict=True)
+
+    def _names_of(self, hints: Hints, meaning: int) -> tuple[str, ...]:
+        said = self._catalogue.unrefined([e for n, e in enumerate(hints.entries) if meaning >> n & 1])
+        return tuple(e.name for e in said if e.role != "noise") or tuple(e.name for e in said)
 
     def _names_in(self, raw: bytes, hints: Hints) -> tuple[str, ...] | None:
         text = raw.decode("utf-8", "replace")
@@ -151,6 +188,37 @@ class Quiet:
         blind = not judge.may_be_error(line.level, text) and all(_is_blind(entry.pattern) for entry in entries)
         named = line.names_a_process or self._labels.by_digits
         return Hints(entries, pattern, line, named, not named or may_count(text), blind)
+
+
+def _matching(entry: Signature, texts: pa.Array) -> pa.Array:
+    """Which texts an entry's pattern matches: RE2 tells those that may, `re` those that do where they differ."""
+    pattern = without_looks(entry.pattern)
+    try:
+        may = pc.match_substring_regex(texts, pattern)
+    except pa.ArrowInvalid:  # more repetitions than RE2 allows
+        may = pa.repeat(pa.scalar(True), len(texts))
+    else:
+        if pattern == entry.pattern or not may.true_count:
+            return may
+    pairs = zip(may.to_pylist(), texts.to_pylist(), strict=True)
+    return pa.array([said and entry.regex.search(text.decode()) is not None for said, text in pairs], pa.bool_())
+
+
+@lru_cache(maxsize=4096)
+def without_looks(pattern: str) -> str:
+    """A pattern without its look-arounds, which RE2 does not know: it matches all that the given one does."""
+    kept: list[str] = []
+    depth, inside = 0, 0  # of brackets, and of those the one that opened a look-around
+    for part in _PARTS.findall(pattern):
+        opens = part.startswith("(")
+        depth += opens - (part == ")")
+        if not inside and part in _LOOKS:
+            inside = depth
+        elif not inside:
+            kept.append(part)
+        elif depth < inside:
+            inside = 0
+    return "".join(kept)
 
 
 def _is_blind(pattern: str) -> bool:
