@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import io
-import lzma
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
+from forensics.compression import allowed_bytes, compression_of, open_compressed
+
 HEAD_BYTES = 64 * 1024
 # Stands for the year in which a log of stamps without a year begins: a leap year, so that 29 February exists.
 UNKNOWN_YEAR = 2000
-_XZ_MEMORY = 1 << 30  # the largest preset needs 65 MiB
 
 
 @dataclass(frozen=True)
@@ -66,23 +66,32 @@ class Source:
 
 
 class _Decompressed(io.RawIOBase):
-    """gzip, zstd, xz or plain bytes; ends early, with a note on the source, where the compressed data is damaged."""
+    """Plain or decompressed bytes; ends early, with a note on the source, where compressed data is damaged."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._file = source.path.open("rb")
+        self._file: Any = source.path.open("rb")
         magic = self._file.read(6)
+        size = self._file.seek(0, io.SEEK_END)
         self._file.seek(0)
-        self._reader = _reader_for(magic, self._file)
+        kind = compression_of(magic)
+        self._reader: Any = open_compressed(kind, self._file) if kind else self._file
+        self._left = allowed_bytes(size) if kind else size
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
+        if self._reader is self._file:
+            return int(self._file.readinto(buffer))
         try:
             data = self._reader.read(len(buffer))
-        except Exception as error:  # isal, zstandard and lzma each raise types of their own
+        except Exception as error:  # isal, zstandard, lzma, bz2 and pyarrow each raise types of their own
             self._source.damage = f"compressed data ends early or is damaged ({error})"
+            return 0
+        self._left -= len(data)
+        if self._left < 0:
+            self._source.damage = "it unpacks to more than it may (bytes or ratio); the rest was not read"
             return 0
         buffer[: len(data)] = data
         return len(data)
@@ -90,53 +99,6 @@ class _Decompressed(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-
-def _reader_for(magic: bytes, file: BinaryIO) -> Any:
-    if magic.startswith(b"\x1f\x8b"):
-        from isal import isal_zlib
-
-        return _Members(file, lambda: isal_zlib.decompressobj(31))  # 31: gzip header and checksum
-    if magic.startswith(b"\x28\xb5\x2f\xfd"):
-        import zstandard
-
-        return _Members(file, lambda: zstandard.ZstdDecompressor().decompressobj())
-    if magic.startswith(b"\xfd7zXZ\x00"):
-        return _Members(file, lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY))
-    return file
-
-
-class _Members:
-    """Concatenated gzip members, zstd frames or xz streams, decompressed as far as they go; EOFError where one is cut.
-
-    Unlike the libraries' file objects it hands over what was decompressed before the damage, to the last byte.
-    """
-
-    def __init__(self, file: BinaryIO, start: Callable[[], Any]) -> None:
-        self._file, self._start = file, start
-        self._decoder = start()
-        self._pending = b""
-        self._ready = b""
-        self._used = False  # the current member has got data
-
-    def read(self, size: int) -> bytes:
-        while not self._ready:
-            chunk = self._pending or self._file.read(1 << 16)
-            self._pending = b""
-            if not chunk:
-                if self._used and not self._decoder.eof:
-                    raise EOFError("ended before the end-of-stream marker was reached")
-                return b""
-            if self._decoder.eof:
-                if not chunk.strip(b"\0"):  # padding between and after streams
-                    continue
-                self._decoder, self._used = self._start(), False
-            self._used = True
-            self._ready = self._decoder.decompress(chunk)
-            if self._decoder.eof:
-                self._pending = self._decoder.unused_data
-        data, self._ready = self._ready[:size], self._ready[size:]
-        return data
 
 
 @dataclass(frozen=True)

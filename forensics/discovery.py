@@ -1,6 +1,7 @@
 """Lists what lies in a folder, file or archive, and what each file says of its process by name and place alone.
 
-Archives are unpacked one level deep into a working folder, bounded by count, bytes and ratio.
+Archives are unpacked into a working folder, at most two deep (`archives` bounds what comes out). Links are not
+followed: one that leads to another file of the folder counts as read there, any other is listed as not read.
 """
 
 from __future__ import annotations
@@ -9,22 +10,19 @@ import hashlib
 import os
 import re
 import stat
-import tarfile
-import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
 
+from forensics.archives import Budget, Problem, archive_kind, unpack
 from forensics.artifact import HEAD_BYTES, Format, Head, Source
+from forensics.compression import compression_of, unopened_kind
+from forensics.deadline import Deadline
 from forensics.errors import ArtifactError, ForensicsError
 from forensics.formats import formats
 
-MAX_MEMBERS = 20_000
-MAX_UNPACKED_BYTES = 200 << 30
-MAX_RATIO = 500  # the densest real traces compress about 60:1
 MAX_NESTING = 2
+REMARKS = {"name-no-text", "outside-name", "duplicate-name"}  # problems that keep nothing from being read
 _CHUNK = 1 << 20
 
 
@@ -48,141 +46,165 @@ class Found:
     format: str | None
     hints: Hints
     bytes: int
-    problems: list[tuple[str, str, str]] = field(default_factory=list)  # code, message, hides
-    part_of: str | None = None  # the artifact that reads this file as one of its companions
+    problems: list[Problem] = field(default_factory=list)
+    part_of: str | None = None  # the artifact with which this file is read: as a companion, or since it is a link to it
 
 
-def discover(path: Path, work: Path, *, outputs: Path | None = None) -> list[Found]:
+def discover(
+    path: Path, work: Path, *, leave_out: Sequence[Path] = (), deadline: Deadline | None = None
+) -> list[Found]:
     """Every artifact below `path` in the order of names; archives are unpacked below `work`.
 
-    `outputs`: a folder to leave out, since results are not artifacts. Raises ForensicsError when `path` does not exist.
+    `leave_out`: folders with results, which are no artifacts. Raises ForensicsError when `path` does not exist.
     """
     if not path.exists():
         raise ForensicsError(f"{path}: not found; expected a folder, a file or an archive that a job left behind")
-    files = [(path, path.name)] if path.is_file() else list(_files_below(path, outputs))
+    until = deadline or Deadline()
     found: list[Found] = []
-    for file, name in files:
-        found += _open_archives(file, name, work, 0)
+    for entry in [_Entry(path, path.name)] if path.is_file() else _entries_below(path, leave_out):
+        if entry.said or entry.part_of:
+            found.append(_listed(entry))
+        elif until.expired():
+            found.append(_listed(entry, ("time-limit", "not read: the time limit was reached", _HIDES)))
+        else:
+            found += _open(entry, work)
     found.sort(key=lambda f: f.source.name)
     _join_companions(found)
     return found
 
 
-def _files_below(folder: Path, outputs: Path | None) -> Iterator[tuple[Path, str]]:
-    root = folder.resolve()
-    # Earlier results are no artifacts, wherever they were written.
-    results = [p.parent.resolve() for p in folder.rglob("case.duckdb") if (p.parent / "report.json").is_file()]
-    left_out = [*results, *([outputs.resolve()] if outputs else [])]
-    for file in sorted(folder.rglob("*")):
-        real = file.resolve()
-        inside = real.is_relative_to(root)  # links out of the folder are not the job's
-        result = any(part.endswith(".forensics") for part in file.relative_to(folder).parts[:-1])
-        if inside and not result and not any(real.is_relative_to(out) for out in left_out) and _is_regular(file):
-            # Names that are no text are shown with replacements; the path itself stays as it is.
-            yield file, os.fsencode(file.relative_to(folder).as_posix()).decode("utf-8", "replace")
+_HIDES = "what the unread part holds"
 
 
-def _is_regular(file: Path) -> bool:
-    try:
-        return stat.S_ISREG(file.stat().st_mode)
-    except OSError:
-        return False
+@dataclass
+class _Entry:
+    """A file before it is opened. `said`: why it is not to be opened; `part_of`: the file that it is a link to."""
+
+    path: Path
+    name: str
+    said: Problem | None = None
+    part_of: str | None = None
+    problems: list[Problem] = field(default_factory=list)
 
 
-def _open_archives(file: Path, name: str, work: Path, depth: int) -> list[Found]:
-    try:
-        kind = _archive_kind(file)
-    except OSError as error:
-        return [_problem(file, name, "unreadable", str(error))]
-    if kind is None:
-        return [_look_at(file, name)]
-    if depth >= MAX_NESTING:
-        return [_problem(file, name, "nested-too-deep", f"archive inside {depth} archives was not opened")]
-    target = work / hashlib.sha256(name.encode()).hexdigest()[:16]
-    found: list[Found] = []
-    try:
-        for member, unpacked in _unpack(file, kind, target):
-            found += _open_archives(unpacked, f"{name}!{member}", work, depth + 1)
-    except (ArtifactError, OSError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
-        found.append(_problem(file, name, "archive", f"the archive could not be read to its end: {error}"))
-    return found
-
-
-def _archive_kind(file: Path) -> str | None:
-    with file.open("rb") as stream:
-        magic = stream.read(4)
-    if magic == b"PK\x03\x04":
-        # torch.save and npz files are zips too; they are artifacts of their own.
+def _entries_below(folder: Path, leave_out: Sequence[Path]) -> Iterator[_Entry]:
+    root = os.path.realpath(folder)
+    results = {os.path.realpath(place) for place in leave_out}
+    waiting = [(os.fspath(folder), "")]
+    while waiting:
+        place, prefix = waiting.pop()
         try:
-            with zipfile.ZipFile(file) as archive:
-                names = archive.namelist()[:50]
-        except (zipfile.BadZipFile, OSError):
-            return "zip"
-        checkpoint = any(n.endswith(("/data.pkl", "/byteorder", "/.data/serialization_id", ".npy")) for n in names)
-        return None if checkpoint else "zip"
-    with Source(file, file.name).open() as stream:
-        head = stream.read(512)
-    return "tar" if head[257:262] == b"ustar" else None
+            with os.scandir(place) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            yield _Entry(Path(place), prefix.rstrip("/") or ".", ("unreadable", f"a folder: {error.strerror}", _HIDES))
+            continue
+        names = {entry.name for entry in entries}
+        if prefix and {"case.duckdb", "report.json"} <= names:  # earlier results, wherever they were written
+            continue
+        for entry in entries:
+            name = prefix + entry.name
+            if entry.is_symlink():
+                link = _link(entry, name, root)
+                if link is not None:
+                    yield link
+            elif entry.is_dir(follow_symlinks=False):
+                if not entry.name.endswith(".forensics") and (
+                    not results or os.path.realpath(entry.path) not in results
+                ):
+                    waiting.append((entry.path, f"{name}/"))
+            elif entry.is_file(follow_symlinks=False):
+                yield _named(entry, name)
+            else:
+                yield _named(entry, name, ("special-file", "a pipe, socket or device; not opened", _HIDES))
 
 
-def _unpack(file: Path, kind: str, target: Path) -> Iterator[tuple[str, Path]]:
-    budget = _Budget(min(MAX_UNPACKED_BYTES, max(file.stat().st_size, 1 << 20) * MAX_RATIO))
-    if kind == "zip":
-        with zipfile.ZipFile(file) as archive:
-            for number, info in enumerate(archive.infolist()):
-                if not info.is_dir():
-                    with archive.open(info) as stream:
-                        yield info.filename, budget.copy(stream, target / str(number))  # type: ignore[arg-type]
-        return
-    with Source(file, file.name).open() as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
-        for number, item in enumerate(tar):
-            content = tar.extractfile(item) if item.isreg() else None  # links and devices are never followed
-            if content is not None:
-                yield item.name, budget.copy(content, target / str(number))  # type: ignore[arg-type]
+def _named(entry: os.DirEntry[str], name: str, said: Problem | None = None) -> _Entry:
+    """Names that are no text are shown with replacements; the path itself stays as it is."""
+    shown = os.fsencode(name).decode("utf-8", "replace")
+    problems: list[Problem] = []
+    if shown != name:
+        problems.append(("name-no-text", "its name is no text; bytes of it are shown as replacements", "its real name"))
+    return _Entry(Path(entry.path), shown, said, problems=problems)
 
 
-class _Budget:
-    """Bounds what one archive may unpack to."""
-
-    def __init__(self, allowed: int) -> None:
-        self._left = allowed
-        self._members = 0
-
-    def copy(self, stream: BinaryIO, to: Path) -> Path:
-        self._members += 1
-        if self._members > MAX_MEMBERS:
-            raise ArtifactError(f"more than {MAX_MEMBERS} members; the rest was not unpacked")
-        to.parent.mkdir(parents=True, exist_ok=True)
-        with to.open("wb") as out:
-            while chunk := stream.read(_CHUNK):
-                self._left -= len(chunk)
-                if self._left < 0:
-                    raise ArtifactError("it unpacks to more than it may (bytes or ratio); the rest was not unpacked")
-                out.write(chunk)
-        return to
-
-
-def _look_at(file: Path, name: str) -> Found:
-    source = Source(file, name)
+def _link(entry: os.DirEntry[str], name: str, root: str) -> _Entry | None:
+    """None for a link to a folder below `root`, whose files are listed where they are."""
+    real = os.path.realpath(entry.path)
+    if real != root and not real.startswith(root + os.sep):
+        message = f"a link to {Path(entry.path).readlink()}, outside the folder; not followed"
+        return _named(entry, name, ("link", message, "what it leads to"))
     try:
-        head = source.head(HEAD_BYTES)
-        source.sha256 = _sha256(file)
-    except OSError as error:
-        return _problem(file, name, "unreadable", str(error))
-    size = file.stat().st_size
-    found = Found(source, _recognise(head), hints_from_name(name), size)
-    if size and not head.data and source.damage:
-        found.problems.append(("damaged-compression", source.damage, "all of this file's content"))
-    return found
-
-
-def _problem(file: Path, name: str, code: str, message: str) -> Found:
-    source = Source(file, name)
-    try:
-        source.sha256, size = _sha256(file), file.stat().st_size
+        mode = Path(real).stat().st_mode
     except OSError:
-        size = 0
-    return Found(source, None, hints_from_name(name), size, [(code, message, "what the unread part holds")])
+        return _named(entry, name, ("link", f"a link to {Path(entry.path).readlink()}, which leads nowhere", "nothing"))
+    if stat.S_ISDIR(mode):
+        return None
+    link = _named(entry, name)
+    link.part_of = os.path.relpath(real, root)
+    return link
+
+
+def _listed(entry: _Entry, problem: Problem | None = None) -> Found:
+    """A file that is not read: only that it is there, and why that is all."""
+    said = [p for p in (problem, entry.said) if p]
+    return Found(Source(entry.path, entry.name), None, hints_from_name(entry.name), 0, said, entry.part_of)
+
+
+def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = None) -> list[Found]:
+    """The file, or what it holds where it is an archive."""
+    try:
+        found, start, compressed = _look_at(entry)
+        kind = archive_kind(entry.path, start, compressed=compressed)
+    except OSError as error:
+        return [_listed(entry, ("unreadable", error.strerror or str(error), _HIDES))]
+    if kind is None:
+        found.format = _recognise(Head(entry.name, start[:HEAD_BYTES], len(start) <= HEAD_BYTES))
+        return [found]
+    if depth >= MAX_NESTING:
+        found.problems.append(("nested-too-deep", f"archive inside {depth} archives was not opened", _HIDES))
+        return [found]
+    inside: list[Found] = []
+    allowed = budget or Budget(found.bytes, work)
+    target = work / hashlib.sha256(entry.name.encode()).hexdigest()[:16]
+    try:
+        for member in unpack(entry.path, kind, target, allowed):
+            name = f"{entry.name}!{member.name}"
+            if member.path is None:
+                inside.append(Found(Source(entry.path, name), None, hints_from_name(name), 0, member.problems))
+            else:
+                inside += _open(_Entry(member.path, name, problems=member.problems), work, depth + 1, allowed)
+    except (ArtifactError, OSError) as error:
+        found.problems.append(("archive", f"the archive could not be read to its end: {error}", _HIDES))
+        inside.append(found)
+    return inside
+
+
+def _look_at(entry: _Entry) -> tuple[Found, bytes, bool]:
+    """The file's size and hash, its first HEAD_BYTES + 1 bytes, decompressed, and whether they were compressed."""
+    source = Source(entry.path, entry.name)
+    with entry.path.open("rb", buffering=0) as stream:
+        start = stream.read(_CHUNK)
+        digest = hashlib.sha256(start)
+        size = len(start)
+        if size == _CHUNK:
+            buffer = memoryview(bytearray(_CHUNK))
+            while n_read := stream.readinto(buffer):
+                digest.update(buffer[:n_read])
+                size += n_read
+    source.sha256 = digest.hexdigest()
+    found = Found(source, None, hints_from_name(entry.name), size, list(entry.problems))
+    kind = unopened_kind(start)
+    if kind is not None:
+        message = f"a {kind}, which is not opened; unpack it and analyze the folder"
+        found.problems.append(("unopened", message, _HIDES))
+    if compression_of(start) is None:
+        return found, start[: HEAD_BYTES + 1], False
+    with source.open() as content:
+        start = content.read(HEAD_BYTES + 1)
+    if size and not start and source.damage:
+        found.problems.append(("damaged-compression", source.damage, "all of this file's content"))
+    return found, start, True
 
 
 def _recognise(head: Head) -> str | None:
@@ -204,7 +226,7 @@ def _sureness(module: Format, head: Head) -> int:
 def _join_companions(found: Sequence[Found]) -> None:
     """Gives formats that read several files the others that they ask for."""
     folders: dict[str, dict[str, Found]] = {}
-    for item in found:
+    for item in (item for item in found if item.source.sha256):  # links and what else was not read stay closed
         folders.setdefault(_folder(item), {})[item.source.own_name] = item
     for item in found:
         choose = getattr(formats()[item.format], "companions", None) if item.format else None
@@ -222,11 +244,6 @@ def _join_companions(found: Sequence[Found]) -> None:
 
 def _folder(item: Found) -> str:
     return item.source.name.removesuffix(item.source.own_name)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 # rank3, rank_3, rank-3, rank.3; not part of a longer word or number.

@@ -21,7 +21,7 @@ import orjson
 
 from forensics.children import Children, Task
 from forensics.deadline import Deadline
-from forensics.discovery import Found
+from forensics.discovery import REMARKS, Found
 from forensics.formats import formats
 from forensics.loading import load_artifact
 from forensics.parquet_sink import LAYOUT, ParquetSink, add_warning
@@ -116,8 +116,8 @@ def remove_leftovers(folder: Path, pattern: str) -> None:
 
 
 def _meta_of_unread(item: Found) -> dict[str, Any]:
-    read = "complete" if item.part_of else "unknown"
-    quality = "failed" if item.problems else read if item.bytes else "empty"
+    lost = any(code not in REMARKS for code, _, _ in item.problems)
+    quality = "failed" if lost else "complete" if item.part_of else "unknown" if item.bytes else "empty"
     return {"quality": quality, "clock": "none", "warnings": [], "procs": {}, "coverage": [], "facts": [], "tables": {}}
 
 

@@ -150,11 +150,12 @@ def _load(
 ) -> list[Loaded]:
     """Every artifact below `path`, loaded in child processes, which end with this call."""
     memory_bytes = parse_size(chosen.memory_limit) if chosen.memory_limit else None
+    cache = chosen.cache or out / "cache"
     with Children(chosen.threads, memory_bytes or usable_bytes()) as children:
         on_progress("discover", 0, 1, str(path))
         return ingest(
-            discover(path, work, outputs=out),
-            chosen.cache or out / "cache",
+            discover(path, work, leave_out=(out, cache), deadline=deadline),
+            cache,
             children=children,
             deadline=deadline,
             on_artifact=lambda done, total, name: on_progress("ingest", done, total, name),

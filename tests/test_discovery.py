@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
-import io
 import lzma
 import os
 import tarfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
 from trouble import dropped_in
 
-from forensics import discovery
+from forensics import compression
 from forensics.discovery import discover, hints_from_name
 from forensics.errors import ForensicsError
 from forensics.ingest import ingest
@@ -56,7 +56,7 @@ def test_a_missing_path_is_a_clear_error(tmp_path: Path) -> None:
         discover(tmp_path / "nothing", tmp_path)
 
 
-def test_results_and_links_out_of_the_folder_are_not_artifacts(tmp_path: Path) -> None:
+def test_results_are_no_artifacts_and_what_is_no_file_is_listed_without_being_opened(tmp_path: Path) -> None:
     job = tmp_path / "job"
     (job / "old.forensics").mkdir(parents=True)
     (job / "old.forensics" / "report.json").write_text("{}")
@@ -67,59 +67,91 @@ def test_results_and_links_out_of_the_folder_are_not_artifacts(tmp_path: Path) -
     (tmp_path / "secret.txt").write_text("secret")
     (job / "link.log").symlink_to(tmp_path / "secret.txt")
     os.mkfifo(job / "pipe")
-    assert [f.source.name for f in discover(job, tmp_path / "work")] == ["a.log"]
+    found = discover(job, tmp_path / "work", leave_out=[job / "b"])
+    assert [(f.source.name, [p[0] for p in f.problems]) for f in found] == [
+        ("a.log", []),
+        ("link.log", ["link"]),
+        ("pipe", ["special-file"]),
+    ]
 
 
-def make_tar(path: Path, members: dict[str, bytes], mode: str = "w:gz") -> None:
-    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
-        for name, data in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
+def test_links_are_listed_and_followed_nowhere(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    (job / "run1").mkdir(parents=True)
+    (job / "run1" / "a.log").write_text("hello\n")
+    links = {"latest": "run1", "a.log": "run1/a.log", "around": ".", "loop1": "loop2", "loop2": "loop1"}
+    for name, target in {**links, "gone.log": "nothing", "out": "/etc"}.items():
+        (job / name).symlink_to(target)
+    found = {f.source.name: f for f in discover(job, tmp_path / "work")}
+    assert sorted(found) == ["a.log", "gone.log", "loop1", "loop2", "out", "run1/a.log"]
+    assert (found["a.log"].part_of, found["a.log"].problems) == ("run1/a.log", [])
+    assert "outside the folder" in found["out"].problems[0][1]
+    assert all("leads nowhere" in found[name].problems[0][1] for name in ("gone.log", "loop1", "loop2"))
+    quality = {i.found.source.name: i.meta["quality"] for i in ingest(list(found.values()), tmp_path / "cache")}
+    assert (quality["a.log"], quality["out"]) == ("complete", "failed")
 
 
-def test_members_of_archives_are_artifacts_with_the_archive_in_their_path(tmp_path: Path) -> None:
-    make_tar(tmp_path / "job.tar.gz", {"logs/rank_1.log": b"x\n", "../../evil.log": b"y\n"})
-    found = discover(tmp_path / "job.tar.gz", tmp_path / "work")
-    assert [f.source.name for f in found] == ["job.tar.gz!../../evil.log", "job.tar.gz!logs/rank_1.log"]
-    assert found[1].hints.rank == 1
-    assert all(f.source.path.is_relative_to(tmp_path / "work") for f in found)  # whatever the member's name says
+def test_a_folder_that_cannot_be_read_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job" / "closed").mkdir(parents=True)
+    (tmp_path / "job" / "a.log").write_text("hello\n")
+    listing = os.scandir
+
+    def refuse(place: str) -> object:  # as root, no folder refuses
+        if place.endswith("closed"):
+            raise PermissionError(13, "Permission denied")
+        return listing(place)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = discover(tmp_path / "job", tmp_path / "work")
+    assert [(f.source.name, [p[0] for p in f.problems]) for f in found] == [("a.log", []), ("closed", ["unreadable"])]
 
 
-def test_archives_are_opened_once_nested_and_no_deeper(tmp_path: Path) -> None:
-    inner = tmp_path / "c.zip"
-    for name, content in (("c.zip", b"deep"), ("b.zip", None), ("a.zip", None)):
-        data = content if content is not None else inner.read_bytes()
-        target = tmp_path / name
-        with zipfile.ZipFile(target, "w") as archive:
-            archive.writestr("in.zip" if content is None else "deep.log", data)
-        inner = target
-    found = discover(tmp_path / "a.zip", tmp_path / "work")
-    assert [p[0] for f in found for p in f.problems] == ["nested-too-deep"]
+def test_what_lies_deeper_than_a_call_stack_is_found(tmp_path: Path) -> None:
+    deep = tmp_path / "job" / "/".join("d" * 900)
+    deep.mkdir(parents=True)
+    (deep / "a.log").write_text("hello\n")
+    assert len(discover(tmp_path / "job", tmp_path / "work")) == 1
 
 
-def test_an_archive_that_unpacks_to_too_much_is_cut_and_said_so(
+def test_a_name_that_is_no_text_is_said_and_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "job") + b"/\xff.log")).write_text("hello\n")
+    (item,) = ingest(discover(tmp_path / "job", tmp_path / "work"), tmp_path / "cache")
+    assert [w["code"] for w in item.meta["warnings"]] == ["name-no-text"]
+    assert item.meta["quality"] == "complete"
+
+
+@pytest.mark.parametrize(("start", "kind"), [(b"7z\xbc\xaf\x27\x1c", "7z"), (b"Rar!\x1a\x07", "RAR")])
+def test_archives_of_other_kinds_are_named(tmp_path: Path, start: bytes, kind: str) -> None:
+    (tmp_path / "a.bin").write_bytes(start + bytes(100))
+    (found,) = discover(tmp_path / "a.bin", tmp_path / "work")
+    assert found.problems[0][0] == "unopened" and kind in found.problems[0][1]
+
+
+def test_a_compressed_file_that_unpacks_to_too_much_is_read_to_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discovery, "MAX_RATIO", 2)
-    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("small.log", b"fine\n")
-        archive.writestr("zeros.log", b"\0" * (8 << 20))
-    found = discover(tmp_path / "bomb.zip", tmp_path / "work")
-    assert "bomb.zip!small.log" in [f.source.name for f in found]
-    assert [p[0] for f in found for p in f.problems] == ["archive"]
+    monkeypatch.setattr(compression, "MAX_RATIO", 2)
+    read, damage = read_all(tmp_path, zstandard.ZstdCompressor().compress(bytes(8 << 20)))
+    assert len(read) <= 2 << 20
+    assert damage is not None and "more than it may" in damage
 
 
-def test_a_truncated_archive_gives_the_members_before_the_cut(tmp_path: Path) -> None:
-    make_tar(tmp_path / "whole.tar", {"a.log": b"a" * 2000, "b.log": b"b" * 200_000}, "w")
-    data = (tmp_path / "whole.tar").read_bytes()
-    (tmp_path / "cut.tar").write_bytes(data[:50_000])
-    names = [f.source.name for f in discover(tmp_path / "cut.tar", tmp_path / "work")]
-    assert "cut.tar!a.log" in names and "cut.tar" in names
+@pytest.mark.parametrize("packer", ["gz", "xz", "zst", "bz2"])
+def test_no_piece_of_compressed_data_unpacks_to_much_at_once(tmp_path: Path, packer: str) -> None:
+    packed = PACKERS[packer](bytes(400 << 20))
+    decoder = compression.DECODERS[{"gz": "gzip", "xz": "xz", "zst": "zstd", "bz2": "bzip2"}[packer]]()
+    assert max(len(piece) for piece in decoder.pieces(packed)) <= 128 << 20
 
 
 LINES = b"".join(b"line %d %d\n" % (n, n * 7919 % 1013) for n in range(20_000))
-PACKERS = {"gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.ZstdCompressor().compress}
+PACKERS = {
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+    "bz2": bz2.compress,
+    "lz4": lambda data: pa.compress(data, codec="lz4", asbytes=True),
+}
 
 
 def read_all(tmp_path: Path, data: bytes) -> tuple[bytes, str | None]:
@@ -209,6 +241,12 @@ def test_a_format_reads_the_files_beside_it_that_it_asks_for_and_no_others(album
     assert listed["outside.page"].part_of is None
     quality = {i.found.source.name: i.meta["quality"] for i in ingest(list(listed.values()), tmp_path / "cache")}
     assert quality["export/1.page"] == "complete" and quality["outside.page"] == "unknown"
+
+
+def test_a_link_is_nobodys_companion(album: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    (album / "export" / "3.page").symlink_to(tmp_path / "secret")
+    assert pages(album, tmp_path / "cache") == (["\0first", "\0second"], False)
 
 
 def test_companions_lie_in_the_same_folder_of_an_archive(album: Path, tmp_path: Path) -> None:
