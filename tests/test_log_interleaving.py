@@ -167,7 +167,7 @@ SEEDS = st.integers(0, 1 << 32) | st.sampled_from(range(40))
 
 
 @pytest.mark.parametrize("kind", PREFIXES)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(seed=SEEDS)
 def test_lines_of_ranks_in_any_order_lose_no_exception(tmp_path_factory: Any, kind: str, seed: int) -> None:
     draw = random.Random(seed)
@@ -177,7 +177,7 @@ def test_lines_of_ranks_in_any_order_lose_no_exception(tmp_path_factory: Any, ki
 
 
 @pytest.mark.parametrize("kind", TEARING)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(seed=SEEDS)
 def test_a_line_cut_by_other_ranks_is_put_together_again(tmp_path_factory: Any, kind: str, seed: int) -> None:
     draw = random.Random(seed)
@@ -198,7 +198,7 @@ def test_hardly_any_exception_is_lost_where_lines_of_several_ranks_are_cut_at_on
     assert n_lost * 100 < n_raised
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(seed=SEEDS)
 def test_lines_of_writers_without_prefixes_lose_no_exception(tmp_path_factory: Any, seed: int) -> None:
     draw = random.Random(seed)
