@@ -51,7 +51,12 @@ class Moment:
         """Whether it is later by more than both clocks may err; never told of different timelines."""
         if self.error_ns is None or other.error_ns is None or self.timeline != other.timeline:
             return False
-        return self.ns - other.ns > self.error_ns + other.error_ns
+        return self.ns - other.ns > self.error_ns + max(other.error_ns, other._cut_off_ns)
+
+    @property
+    def _cut_off_ns(self) -> int:
+        """How much later it may have been: launchers write whole seconds into logs that are finer."""
+        return 0 if self.ns % 1_000_000_000 else 1_000_000_000
 
 
 @dataclass

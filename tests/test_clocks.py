@@ -318,13 +318,21 @@ def test_anomalies_closer_than_the_clocks_err_are_both_named(tmp_path: Path, gap
     con = build(
         tmp_path,
         {
-            "rank_0.log": rank_log(0, 10 + gap, "the queue is empty"),
-            "rank_1.log": rank_log(1, 10, "the shard is gone"),
+            "rank_0.log": rank_log(0, 10.1 + gap, "the queue is empty"),
+            "rank_1.log": rank_log(1, 10.1, "the shard is gone"),
         },
     )
     first = earliest(tmp_path, con)
     assert first.rank == 1
     assert [other.rank for other in first.not_told_apart] == ([] if told_apart else [0])
+
+
+def test_stamps_of_whole_seconds_tell_no_more_than_the_second(tmp_path: Path) -> None:
+    logs = {
+        "rank_0.log": "[rank0]: 2026-11-29T12:00:11Z ERROR the queue is empty\n",
+        "rank_1.log": "[rank1]: 2026-11-29T12:00:10Z ERROR the shard is gone\n",
+    }
+    assert [other.rank for other in earliest(tmp_path, build(tmp_path, logs)).not_told_apart] == [0]
 
 
 OOM = (

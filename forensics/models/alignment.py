@@ -14,7 +14,7 @@ from forensics.models.landmarks import Shared
 from forensics.models.years import Span
 
 QUARTER_NS = 15 * 60 * 1_000_000_000  # zones differ from UTC by quarters of an hour
-WALL_ERROR_NS = 1_000_000_000  # loggers that print whole seconds
+_OVERLAP_NS = 1_000_000_000  # spans that miss each other by less may overlap
 # Minutes that clocks on walls are ahead of UTC somewhere, summer time included (IANA time zone database).
 _ZONES = [
     *(hours * 60 for hours in range(-12, 15)),
@@ -57,7 +57,7 @@ def estimate(votes: Sequence[Vote], *, is_wall: bool) -> Estimate | None:
         zone = round(centre / QUARTER_NS) * QUARTER_NS
         if abs(centre - zone) <= _SKEW_NS:
             # The zone itself is exact; what is left is delay in writing, or the clock's own error.
-            return Estimate(zone, max(WALL_ERROR_NS, abs(centre - zone)), agreeing, is_zone=True)
+            return Estimate(zone, abs(centre - zone), agreeing, is_zone=True)
     return Estimate(centre, error, agreeing)
 
 
@@ -68,4 +68,4 @@ def zones_of_spans(local: Sequence[Span], absolute: Sequence[Span]) -> list[int]
     low, high = min(s.low for s in local), max(s.high for s in local)
     first, last = min(s.low for s in absolute), max(s.high for s in absolute)
     shifts = [-minutes * 60 * 1_000_000_000 for minutes in _ZONES]
-    return [s for s in shifts if low + s <= last + WALL_ERROR_NS and high + s >= first - WALL_ERROR_NS]
+    return [s for s in shifts if low + s <= last + _OVERLAP_NS and high + s >= first - _OVERLAP_NS]

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 import duckdb
 
 from forensics.case import case_columns
-from forensics.models.alignment import QUARTER_NS, WALL_ERROR_NS, Vote, estimate, zones_of_spans
+from forensics.models.alignment import QUARTER_NS, Vote, estimate, zones_of_spans
 from forensics.models.landmarks import Shared, shared_events
 from forensics.models.years import Span, find_year, year_shifts
 
-# Hosts of one cluster kept by NTP; wall times printed by loggers carry milliseconds but are buffered.
-EPOCH_ERROR_NS = 50_000_000
+# Hosts of one cluster kept by NTP; loggers may be buffered. Stamps of whole seconds are cut off, not rounded.
+_HOST_ERROR_NS = 50_000_000
+_WHOLE_SECOND_NS = 1_000_000_000
 _BOOT_ERROR_NS = 1_000_000_000
 _BOOT_DRIFT = 50e-6  # of the kernel's unadjusted clock against NTP time: that of the quartz
 _TIME_COLUMNS = ("ts_ns", "started_ns", "completed_ns", "allocated_ns", "from_ns", "to_ns")
@@ -86,15 +87,25 @@ def _read(con: duckdb.DuckDBPyConnection) -> list[Reading]:
         " JOIN proc AS p ON p.id = c.proc_id WHERE p.host IS NOT NULL GROUP BY c.artifact_id"
     ).fetchall()
     named = {row[0]: frozenset(row[1]) for row in hosts}
-    rows = con.execute("SELECT id, path, clock, clock_error_ns FROM artifact WHERE clock <> 'none' ORDER BY id")
-    own_error = {"epoch": EPOCH_ERROR_NS, "boot": _BOOT_ERROR_NS, "relative": 0}
-    return [
-        Reading(
-            number, path, clock, named.get(number, frozenset()), spans.get(number),
-            error if error is not None else own_error.get(clock, WALL_ERROR_NS),
-        )
-        for number, path, clock, error in rows.fetchall()
-    ]  # fmt: skip
+    query = "SELECT id, path, clock, clock_error_ns FROM artifact WHERE clock <> 'none' ORDER BY id"
+    rows = con.execute(query).fetchall()
+    own_error = {"boot": _BOOT_ERROR_NS, "relative": 0}
+    coarse = {row[0] for row in con.execute(_whole_seconds()).fetchall()}
+    readings = []
+    for number, path, clock, told in rows:
+        error = told if told is not None else own_error.get(clock, _HOST_ERROR_NS)
+        error = max(error, _WHOLE_SECOND_NS) if number in coarse else error
+        readings.append(Reading(number, path, clock, named.get(number, frozenset()), spans.get(number), error))
+    return readings
+
+
+def _whole_seconds() -> str:
+    """Artifacts of which every time is a whole second."""
+    parts = " UNION ALL ".join(f"SELECT artifact_id, ts_ns FROM {t}" for t in ("log_event", "sample", "thread_state"))
+    return (
+        f"SELECT artifact_id FROM ({parts}) WHERE ts_ns IS NOT NULL"
+        f" GROUP BY artifact_id HAVING bool_and(ts_ns % {_WHOLE_SECOND_NS} = 0)"
+    )
 
 
 def _spans() -> str:
@@ -241,7 +252,7 @@ def _place_by_zone(readings: Sequence[Reading]) -> None:
         zones = {r.offset_ns for r in near}
         if len(zones) == 1:
             reading.timeline, reading.offset_ns = "epoch", zones.pop()
-            reading.error_ns = max(reading.error_ns, WALL_ERROR_NS)
+            reading.error_ns = max(reading.error_ns, *(r.error_ns for r in near))
             reading.notes.append(("zone", f"as that of {near[0].path}"))
             waiting.remove(reading)
     absolute = [r.span for r in readings if r.clock == "epoch" and r.span is not None]

@@ -28,9 +28,11 @@ failure AS (
     SELECT
         e.*,
         coalesce(CAST(e.fields ->> 'rank' AS INTEGER), e.rank) AS failed_rank,
+        a.clock_error_ns,
         e.class LIKE 'comm.%' OR e.role = 'symptom' OR e.role = 'secondary' AS is_echo,
         coalesce(e.exception || ': ', '') || coalesce(e.message, e.signature, 'unknown error') AS error
     FROM log AS e
+    JOIN artifact AS a ON a.id = e.artifact_id
     WHERE e.role IN ('primary', 'symptom', 'secondary')
       AND coalesce(e.fields ->> 'handled', 'false') <> 'true'
       AND coalesce(e.class, '') NOT LIKE 'outcome.%'
@@ -43,6 +45,9 @@ failed_rank AS (
         attempt,
         failed_rank,
         bool_and(is_echo) AS only_echoes,
+        max(clock_error_ns) AS error_ns,
+        min(artifact_id) AS from_artifact,
+        max(artifact_id) AS to_artifact,
         -- Stamps of whole seconds (launchers, error files) count only where nothing finer is known.
         coalesce(min(ts_ns) FILTER (WHERE ts_ns % 1000000000 <> 0), min(ts_ns)) AS first_ns,
         coalesce(
@@ -58,7 +63,14 @@ lead AS (
         f.failed_rank,
         f.own_ns,
         count(o.failed_rank) AS n_others,
-        min(coalesce(o.own_ns, o.first_ns)) - f.own_ns AS lead_ns,
+        -- Less what both clocks may err, unless one file tells of both ranks.
+        min(
+            coalesce(o.own_ns, o.first_ns)
+            - CASE
+                WHEN f.from_artifact = f.to_artifact AND o.from_artifact = o.to_artifact AND f.to_artifact = o.to_artifact THEN 0
+                ELSE coalesce(f.error_ns, 0) + coalesce(o.error_ns, 0)
+            END
+        ) - f.own_ns AS lead_ns,
         bool_and(o.only_echoes) AS others_only_echo
     FROM failed_rank AS f
     JOIN failed_rank AS o ON o.attempt IS NOT DISTINCT FROM f.attempt AND o.failed_rank <> f.failed_rank
