@@ -48,6 +48,8 @@ def assemble_case(
         )
         _insert(con, "coverage", [row for a, i in enumerate(loaded) for row in _coverage_rows(a, i, processes)])
         _insert(con, "fact", [row for a, i in enumerate(loaded) for row in _fact_rows(a, i, processes)])
+        told = [m.artifact_id for m in mentions if m.known.get("attempt") is not None]
+        con.execute("CREATE TEMP TABLE attempt_told AS SELECT DISTINCT unnest(?::INTEGER[]) AS artifact_id", [told])
         missing = _fill(con, loaded, until)
         con.execute("CHECKPOINT investigation")
     finally:
@@ -66,11 +68,14 @@ def _fill(con: duckdb.DuckDBPyConnection, loaded: Sequence[Loaded], deadline: De
     missing = []
     for name, step in steps.items():
         if not deadline.expired():
+            con.begin()  # what is interrupted half-way, as a shift of clocks, must not remain
             try:
                 with deadline.interrupting(con):
                     step()
+                con.commit()
                 continue
             except duckdb.Error:
+                con.rollback()
                 if not deadline.expired():
                     raise
         missing.append(name)

@@ -325,22 +325,29 @@ def _processes(con: duckdb.DuckDBPyConnection) -> tuple[view.ProcessView, ...]:
 def _timeline(con: duckdb.DuckDBPyConnection, citations: Citations, verdict: Verdict) -> tuple[view.Moment, ...]:
     rows = con.execute(
         """
-        SELECT ts_ns, rank, coalesce(class, role), coalesce(exception || ': ', '') || coalesce(message, signature),
-            artifact_id, line, byte
-        FROM log
-        WHERE ts_ns IS NOT NULL AND role IN ('primary', 'symptom', 'secondary')
-        ORDER BY ts_ns, artifact_id, row LIMIT ?
+        SELECT e.ts_ns, e.rank, coalesce(e.class, e.role),
+            coalesce(e.exception || ': ', '') || coalesce(e.message, e.signature), e.artifact_id, e.line, e.byte
+        FROM log AS e JOIN artifact AS a ON a.id = e.artifact_id
+        WHERE e.ts_ns IS NOT NULL AND e.role IN ('primary', 'symptom', 'secondary')
+          -- One axis: times of clocks that cannot be compared with it would stand in an order that nobody knows.
+          AND a.timeline IS NOT DISTINCT FROM (
+              SELECT b.timeline FROM log_event AS f JOIN artifact AS b ON b.id = f.artifact_id
+              WHERE f.ts_ns IS NOT NULL AND f.role IN ('primary', 'symptom', 'secondary')
+              GROUP BY b.timeline ORDER BY count(*) DESC, b.timeline LIMIT 1
+          )
+        ORDER BY e.ts_ns, e.artifact_id, e.row LIMIT ?
         """,
         [MAX_TIMELINE],
     ).fetchall()
-    moments = []
+    moments, shown_on = [], {row[4] for row in rows}
     for ts, rank, kind, label, artifact_id, line, byte in rows:
         cited = citations.cite({"artifact_id": artifact_id, "line": line, "byte": byte, "text": label})
         shown = mask(" ".join(str(label).split()))[:240]
         moments.append(view.Moment(ts, rank, kind, shown, _evidence(cited) if cited else None))
     # The cause stands in its place, also where no log has a line of it.
+    axis = con.execute("SELECT DISTINCT timeline FROM artifact WHERE id = ANY(?)", [list(shown_on)]).fetchall()
     for root in verdict.root_causes:
-        if root.ts_ns is not None and root.evidence:
+        if root.ts_ns is not None and root.evidence and (not axis or (root.timeline,) in axis):
             place = _evidence(root.evidence[0])
             moments.append(view.Moment(root.ts_ns, root.rank, "root cause", mask(root.message)[:240], place))
     return tuple(sorted(moments, key=lambda moment: moment.ts_ns))

@@ -187,3 +187,44 @@ def test_attempts_in_folders_follow_each_other(tmp_path: Path) -> None:
     result = analyze(write(tmp_path, files), tmp_path / "out")
     assert result.verdict.status == "healthy"
     assert any(f.attempt == 0 and f.severity == "medium" for f in result.findings)
+
+
+def stamped(first: int, last: int, minute: int) -> str:
+    return "".join(
+        f"2026-11-29T12:{minute:02d}:{n % 60:02d}Z INFO step {n} loss {3 - 0.001 * n:.4f}\n" for n in range(first, last)
+    )
+
+
+def test_an_artifact_without_an_attempt_belongs_to_that_in_which_it_was_written(tmp_path: Path) -> None:
+    log = (
+        stamped(0, 50, 1)
+        + traceback("ValueError: no rows in shard 7")
+        + "Restarting worker group\n"
+        + stamped(0, 50, 30)
+    )
+    metrics = "".join(
+        f'{{"step": {n}, "time": "2026-11-29T12:{minute:02d}:{n:02d}Z", "lr": 0.{n + 11}}}\n'
+        for minute in (1, 30)
+        for n in range(9)
+    )
+    late = "2026-11-29T12:30:20Z ERROR the queue is empty\n2026-11-29T12:30:21Z ERROR the queue is empty\n"
+    con = build(tmp_path, {"train.log": log, "metrics.jsonl": metrics, "monitor.log": late})
+    query = """
+        SELECT DISTINCT a.path, p.attempt, e.at FROM (
+            SELECT artifact_id, proc_id, 'sample' AS at FROM sample UNION ALL
+            SELECT artifact_id, proc_id, 'event' FROM log_event
+        ) AS e JOIN proc AS p ON p.id = e.proc_id JOIN artifact AS a ON a.id = e.artifact_id
+        WHERE a.path <> 'train.log' ORDER BY ALL"""
+    assert con.execute(query).fetchall() == [
+        ("metrics.jsonl", 0, "sample"), ("metrics.jsonl", 1, "sample"), ("monitor.log", 1, "event"),
+    ]  # fmt: skip
+
+
+def test_metrics_without_times_fall_back_as_often_as_the_job_was_started_again(tmp_path: Path) -> None:
+    log = steps(0, 60) + traceback("ValueError: no rows in shard 7") + "Restarting worker group\n" + steps(0, 60)
+    metrics = "".join(f'{{"step": {n}, "lr": 0.{n + 11}}}\n' for n in [*range(0, 60, 10), *range(0, 30, 10)])
+    con = build(tmp_path, {"train.log": log, "metrics.jsonl": metrics})
+    query = """
+        SELECT p.attempt, max(s.step) FROM sample AS s JOIN proc AS p ON p.id = s.proc_id
+        JOIN artifact AS a ON a.id = s.artifact_id WHERE a.path = 'metrics.jsonl' GROUP BY 1 ORDER BY 1"""
+    assert con.execute(query).fetchall() == [(0, 50), (1, 20)]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import duckdb
 
+from forensics.models.attempt_times import follow_attempts
 from forensics.models.attempts import split_attempts
 from forensics.models.clocks import align_clocks
 from forensics.models.outcome import derive_outcome
@@ -15,6 +16,7 @@ from forensics.models.steps import derive_steps
 DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     split_attempts,
     align_clocks,
+    follow_attempts,
     derive_steps,
     derive_outcome,
 )

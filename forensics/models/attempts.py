@@ -1,14 +1,14 @@
 """Tells apart the lives of a job in one log: what comes after a restart belongs to processes of the next attempt.
 
-Reads log_event, sample, proc; adds to proc and coverage, moves rows of log_event, sample and fact. A restart is what a
-launcher or scheduler says it is, or a process that failed and after which the log shows one that starts: it
-joins its communicator again, loads a checkpoint and falls back in its steps, or starts over after a crash. A step or
-an epoch's counter that falls back alone is none: counters start over with every epoch and every evaluation.
+Reads log_event, sample, proc; adds to proc, coverage and attempt_told, moves rows of log_event, sample and fact. A
+restart is what a launcher or scheduler says it is, or a process that failed and after which the log shows one that
+starts: it joins its communicator again, loads a checkpoint and falls back in its steps, or starts over after a crash.
+Steps that only fall back are none: counters start over with every epoch and every evaluation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -116,6 +116,7 @@ def _move(con: duckdb.DuckDBPyConnection, parts: Sequence[tuple[int, int, int]])
     """Gives rows behind each boundary to a process of that attempt. `parts`: artifact, line, number of the attempt."""
     con.execute("CREATE OR REPLACE TEMP TABLE boundary (artifact_id INTEGER, line BIGINT, nth INTEGER)")
     con.executemany("INSERT INTO boundary VALUES (?, ?, ?)", [list(part) for part in parts])
+    con.execute("INSERT INTO attempt_told SELECT DISTINCT artifact_id FROM boundary")
     con.execute(
         """
         CREATE OR REPLACE TEMP TABLE life AS
@@ -149,31 +150,32 @@ def _move(con: duckdb.DuckDBPyConnection, parts: Sequence[tuple[int, int, int]])
 
 
 def _name_processes(con: duckdb.DuckDBPyConnection) -> None:
-    """Finds or makes the process of each life: that of the rank, or the one without a rank on the host."""
-    rows = con.execute("SELECT DISTINCT old_id, attempt FROM life ORDER BY ALL").fetchall()
-    for old, attempt in rows:
-        known = con.execute(
-            """
-            SELECT n.id FROM proc AS n JOIN proc AS o ON o.id = ?
-            WHERE n.attempt = ? AND n.rank IS NOT DISTINCT FROM o.rank
-              AND (o.rank IS NOT NULL OR n.host IS NOT DISTINCT FROM o.host AND n.pid IS NULL)
-            ORDER BY n.id LIMIT 1
-            """,
-            [old, attempt],
-        ).fetchone()
-        new = known[0] if known else next(_free_ids(con))
-        if not known:
-            con.execute(
-                "INSERT INTO proc BY NAME SELECT * REPLACE (? AS id, ? AS attempt, NULL AS pid, NULL AS start_ns,"
-                " NULL AS end_ns, NULL AS exit_code, NULL AS signal, 'content' AS attempt_origin)"
-                " FROM proc WHERE id = ?",
-                [new, attempt, old],
-            )
+    for old, attempt in con.execute("SELECT DISTINCT old_id, attempt FROM life ORDER BY ALL").fetchall():
+        new = process_of_attempt(con, old, attempt)
         con.execute("UPDATE life SET new_id = ? WHERE old_id = ? AND attempt = ?", [new, old, attempt])
 
 
-def _free_ids(con: duckdb.DuckDBPyConnection) -> Iterator[int]:
-    yield con.execute("SELECT max(id) + 1 FROM proc").fetchall()[0][0]
+def process_of_attempt(con: duckdb.DuckDBPyConnection, proc_id: int, attempt: int) -> int:
+    """The process that takes the place of another in an attempt: of its rank, else of its host; made if need be."""
+    known = con.execute(
+        """
+        SELECT n.id FROM proc AS n JOIN proc AS o ON o.id = ?
+        WHERE n.attempt = ? AND n.rank IS NOT DISTINCT FROM o.rank
+          AND (o.rank IS NOT NULL OR n.host IS NOT DISTINCT FROM o.host AND n.pid IS NULL)
+        ORDER BY n.id LIMIT 1
+        """,
+        [proc_id, attempt],
+    ).fetchall()
+    if known:
+        found: int = known[0][0]
+        return found
+    new: int = con.execute("SELECT max(id) + 1 FROM proc").fetchall()[0][0]
+    con.execute(
+        "INSERT INTO proc BY NAME SELECT * REPLACE (? AS id, ? AS attempt, NULL AS pid, NULL AS start_ns,"
+        " NULL AS end_ns, NULL AS exit_code, NULL AS signal, 'content' AS attempt_origin) FROM proc WHERE id = ?",
+        [new, attempt, proc_id],
+    )
+    return new
 
 
 def _move_ends(con: duckdb.DuckDBPyConnection) -> None:
