@@ -170,3 +170,56 @@ def test_a_broken_capture_is_proven_by_the_results_of_calls(broken: bool, tmp_pa
         assert (finding["variant"], finding["strength"]) == ("result", "proof")
         assert "cudaStreamSynchronize, which returned 900" in finding["message"]
         assert "returnValue 900" in finding["evidence"][0]["text"]
+
+
+def test_statistics_give_samples_and_traces_give_slices(tmp_path: Path) -> None:
+    for name in ("report_osrt_sum.csv", "stats.csv", "stats.txt"):
+        (sink,) = load_all(RECORDED / name, tmp_path).values()
+        samples = {(row["name"], row["entity"]): row["value"] for row in sink.rows("sample")}
+        assert samples["osrt_sum.count", "sem_wait"] == 13, name
+        assert samples["osrt_sum.total", "sem_wait"] > 40_000_000
+        assert not any(c["complete"] for c in sink.coverage)
+        assert (sink.quality, sink.warnings) == ("complete", [])
+    (sink,) = load_all(RECORDED / "report_nvtx_pushpop_trace.csv", tmp_path).values()
+    rows = {row["name"]: row for row in sink.rows("slice")}
+    exported = {row["name"]: row for row in slices_of(RECORDED / "report.sqlite.gz", tmp_path)}
+    for step in range(12):
+        assert rows[f"iteration {step}"]["dur_ns"] == exported[f"iteration {step}"]["dur_ns"]
+    assert {row["line"] for row in sink.rows("position")} == set(range(2, 2 + len(sink.rows("slice"))))
+
+
+def test_results_of_a_recipe_are_samples_by_rank(tmp_path: Path) -> None:
+    shutil.copytree(RECORDED / "nvtx_sum-1", tmp_path / "job" / "nvtx_sum-1")
+    sinks = load_all(tmp_path / "job", tmp_path / "work")
+    samples = {(row["name"], row["entity"]): row["value"] for row in sinks["rank_stats.parquet"].rows("sample")}
+    assert samples["nvtx_sum.count", "loader:next batch"] == 12
+    assert sinks["rank_stats.parquet"].procs[0]["rank"] == 0
+    facts = {fact["key"]: fact["value"] for sink in sinks.values() for fact in sink.facts}
+    assert (facts["nsys-recipe.RecipeName"], facts["nsys-recipe.file"]) == ("nvtx_sum", "report")
+
+
+def test_results_of_calls_in_a_trace_report_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "report_cuda_api_trace.csv"
+    path.write_text(
+        "Start (ns),Duration (ns),Name,Result,CorrID,Pid,Tid,T-Pri,Thread Name\n"
+        "100,20,cudaMalloc_v3020,2,7,41,42,20,python\n150,5,cudaFree,0,8,41,42\n"
+    )
+    (sink,) = load_all(path, tmp_path / "work").values()
+    (call,) = sink.rows("slice")
+    assert (call["kind"], call["name"], call["return_code"], call["correlation"]) == ("runtime", "cudaMalloc", 2, 7)
+    assert [(w["code"], w["line"]) for w in sink.warnings] == [("odd-rows", 3)]
+
+
+@needs_artifacts
+def test_a_real_recipe_folder_is_loaded_whole(tmp_path: Path) -> None:
+    sinks = load_all(ARTIFACTS / "nsys" / "jaxtoolbox__pax_recipe_proc0", tmp_path)
+    assert len(sinks["trace.parquet"].rows("slice")) == 14_305 - sum(
+        row is None
+        for row in pq.read_table(ARTIFACTS / "nsys/jaxtoolbox__pax_recipe_proc0/nvtx_gpu_proj_trace/trace.parquet")[
+            "Projected Start"
+        ].to_pylist()
+    )
+    assert len(sinks["report_nvtx_pushpop_trace.csv.xz"].rows("slice")) > 10_000
+    facts = {fact["key"]: fact["value"] for sink in sinks.values() for fact in sink.facts}
+    assert facts["gpu0.name"] == "NVIDIA A100-SXM4-40GB"
+    assert {sink.quality for sink in sinks.values()} == {"complete"}
