@@ -9,15 +9,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow.parquet as pq
 import pytest
-from nsys_export import captured_job
+from nsys_export import GLOBAL_PID, GLOBAL_TID, captured_job
 from support import ARTIFACTS, ROOT, MemorySink, needs_artifacts
 
 from forensics.artifact import Head, Source
 from forensics.discovery import discover
 from forensics.errors import ArtifactError, Unavailable
-from forensics.formats import formats, nsys_rep
+from forensics.formats import formats, nsys_jsonlines, nsys_rep
 from forensics.ingest import ingest
 from forensics.pipeline import analyze
 
@@ -192,7 +193,7 @@ def test_results_of_a_recipe_are_samples_by_rank(tmp_path: Path) -> None:
     shutil.copytree(RECORDED / "nvtx_sum-1", tmp_path / "job" / "nvtx_sum-1")
     sinks = load_all(tmp_path / "job", tmp_path / "work")
     samples = {(row["name"], row["entity"]): row["value"] for row in sinks["rank_stats.parquet"].rows("sample")}
-    assert samples["nvtx_sum.count", "loader:next batch"] == 12
+    assert samples["nvtx_sum.count", "next batch"] == 12
     assert sinks["rank_stats.parquet"].procs[0]["rank"] == 0
     facts = {fact["key"]: fact["value"] for sink in sinks.values() for fact in sink.facts}
     assert (facts["nsys-recipe.RecipeName"], facts["nsys-recipe.file"]) == ("nvtx_sum", "report")
@@ -223,3 +224,36 @@ def test_a_real_recipe_folder_is_loaded_whole(tmp_path: Path) -> None:
     facts = {fact["key"]: fact["value"] for sink in sinks.values() for fact in sink.facts}
     assert facts["gpu0.name"] == "NVIDIA A100-SXM4-40GB"
     assert {sink.quality for sink in sinks.values()} == {"complete"}
+
+
+def test_the_json_export_gives_the_same_rows_relative_to_the_session(tmp_path: Path) -> None:
+    exported = slices_of(RECORDED / "report.sqlite.gz", tmp_path)
+    (found,) = discover(RECORDED / "report.json.gz", tmp_path)
+    sink = MemorySink()
+    nsys_jsonlines.load(found.source, sink)
+    rows = sink.rows("slice")
+    begin = min(row["ts_ns"] for row in exported) - min(row["ts_ns"] for row in rows)
+    assert without_links([{**row, "ts_ns": row["ts_ns"] + begin} for row in rows]) == without_links(exported)
+    assert (found.format, sink.clock_kind, sink.quality) == ("nsys_jsonlines", "relative", "complete")
+    place = nsys_jsonlines.locate(found.source, rows[-1]["row"], None)
+    assert place is not None and place.line and str(rows[-1]["ts_ns"]) in (place.text or "")
+
+
+def test_calls_and_kernels_of_a_json_export_are_linked_and_bad_lines_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    call = {"globalTid": str(GLOBAL_TID), "returnValue": 700}
+    launch = {"startNs": "10", "endNs": "20", "correlationId": 5, "eventClass": 0, "name": "2", **call}
+    driver = {"startNs": "30", "endNs": "40", "correlationId": 6, "eventClass": 1, "name": "4", **call}
+    kernel = {"startNs": "15", "endNs": "25", "correlationId": 5, "deviceId": 0, "streamId": 7}
+    lines = [
+        {"data": ["[Unknown]", "[kernel.kallsyms]", "cudaLaunchKernel_v7000", "sgemm", "cuMemAlloc_v2"]},
+        {"Type": 48, "TraceProcessEvent": launch},
+        {"Type": 48, "TraceProcessEvent": driver},
+        {"Type": 79, "CudaEvent": {**kernel, "globalPid": str(GLOBAL_PID), "kernel": {"shortName": "3"}}},
+    ]
+    path.write_bytes(b"\n".join([*map(orjson.dumps, lines), b'{"Type": 48, "TraceProc']))
+    (sink,) = load_all(path, tmp_path / "work").values()
+    rows = {row["name"]: row for row in sink.rows("slice")}
+    assert (rows["cudaLaunchKernel"]["return_code"], rows["cuMemAlloc_v2"]["kind"]) == (700, "driver")
+    assert rows["sgemm"]["launch_row"] == rows["cudaLaunchKernel"]["row"]
+    assert [(w["code"], w["line"]) for w in sink.warnings] == [("bad-json", 5)]
