@@ -285,3 +285,27 @@ def test_healthy_jobs_have_no_failure_in_their_logs() -> None:
     for path in sorted((SHARED / "cases" / "dev").glob("2*/artifacts/**/*.log")):
         failures = [row for row in load(log, path).rows("log_event") if row["role"] in {"primary", "symptom"}]
         assert [row["signature"] for row in failures if row["signature"] != "xid"] == [], path
+
+
+def test_failures_that_a_process_went_on_after_say_for_how_many_steps(tmp_path: Path) -> None:
+    failed = "OSError: [Errno 5] Input/output error: 'a.tar'"
+    text = (
+        f"[rank0]: step 10 loss 2.0\n[rank1]: step 10 loss 2.0\n[rank0]: {failed}\n[rank1]: {failed}\n"
+        f"[rank0]: step 11 loss 2.0\n[rank0]: step 13 loss 2.0\n[rank0]: {failed}\n"
+    )
+    said = [(row["line"], (row["fields"] or "")) for row in events(tmp_path, text)]
+    assert [line for line, _ in said] == [3, 4, 7]
+    assert ["later_steps" in fields for _, fields in said] == [True, False, False]
+    assert '"later_steps": 3' in said[0][1]
+
+
+def test_messages_of_other_figures_or_devices_are_rows_of_their_own(tmp_path: Path) -> None:
+    lines = [OOM, OOM.replace("GPU 0", "GPU 1"), OOM.replace("1.00 GiB", "2.00 GiB", 1), OOM]
+    rows = events(tmp_path, "\n".join(lines) + "\n")
+    assert [(row["line"], row["message"]) for row in rows] == [(n, line) for n, line in enumerate(lines, 1)]
+
+
+def test_the_bus_id_of_a_communicators_device_is_kept(tmp_path: Path) -> None:
+    text = "n1:8123:8303 [1] NCCL INFO comm 0x55d0 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 3b000 - Init COMPLETE\n"
+    (row,) = events(tmp_path, text)
+    assert '"bus_id": "3b000"' in row["fields"]

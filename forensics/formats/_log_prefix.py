@@ -232,6 +232,7 @@ _BRACKETED = _layers(
     (r"\[rank(\d{1,6})\](?:: ?| |$)", _rank),
     (rf"\[(?!(?:{_NOT_ROLES})\d)([a-z]\w{{0,30}}?)(\d{{1,5}})\]:", _role),
     (r"\[\d+,(\d+)\]<(?:stdout|stderr|stddiag)>: ?", _mpi),
+    (r"\[\d+,mpirank:(\d+),[\w.-]{1,60}\]<(?:stdout|stderr)>: ?", _mpi),  # SageMaker
     (r"\[pod/([\w.-]{1,120})/[\w.-]{1,80}\] ", _pod),
     (rf"\[{DATE}{ZONE}((?: (?:DP|TP|PP|EP)\d+)+)\] ?", _parallel),
     (rf"\[{DATE}{ZONE}\] ?", _iso),

@@ -39,7 +39,7 @@ _WITHOUT_VALUES = re.compile(r"\{\d+(?:,\d*)?\}|\\d|0-9|\(\?P<\w+>")
 _TAKEN = {"fatal-python-error", "faulthandler-timeout", "anomaly-forward", "anomaly-induced", "nccl-init"}
 # What the following of tracebacks, dumps and tests looks for.
 _FOLLOWED = re.compile(
-    r"above exception|\| +File \"|\| [\w.]+(?:Error|Group): "
+    r"NVIDIA-SMI |NVSMI LOG|above exception|\| +File \"|\| [\w.]+(?:Error|Group): "
     r"|Exception (?:ignored|in|Group)|Logging error|most recent call|Process [\w-]+:|Warning: "
     r"|\.py::|={3}|\.\.\.\s*$|(?:ok|PASSED|XFAIL|FAIL|ERROR|FAILED)\s*(?:\[ *\d+%\])?\s*$"
     r"|(?:^|\.\.\. ?|::\S+ )skipped\b"

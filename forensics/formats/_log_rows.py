@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ BATCH = 8192
 MAX_PENDING = 40_000
 MAX_EVENTS = 200_000
 MAX_SAME = 5_000  # events of one signature of one process
+_FAILURES = {"primary", "symptom", "secondary"}
 _NONE: frozenset[str] = frozenset()
 
 
@@ -38,8 +40,12 @@ class Event:
 
 
 class EventRows:
+    """`steps`: the last step that each process has told so far. A failure of a process that went on with later steps
+    says how many these were: `later_steps` (where nothing tells writers apart, steps of whoever wrote)."""
+
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        self.steps: Mapping[int, int] = {}
         self._pending: list[Event] = []
         self._row = 0
         self._same: Counter[tuple[int, str]] = Counter()
@@ -96,9 +102,16 @@ class EventRows:
                 event.role = "noise"
                 event.fields["context"] = context
 
+    def _note_later_steps(self, event: Event) -> None:
+        last = self.steps.get(event.proc)
+        if event.role in _FAILURES and event.step is not None and last is not None and last > event.step:
+            event.fields["later_steps"] = last - event.step
+
     def _emit(self, events: list[Event]) -> None:
         if not events:
             return
+        for event in events:
+            self._note_later_steps(event)
         columns: dict[str, Any] = {
             "row": pa.array(range(self._row, self._row + len(events)), pa.int64()),
             "proc": pa.array([e.proc for e in events], pa.int32()),

@@ -94,14 +94,14 @@ class SampleRows:
         self._put(self._held, whole=False)
         self._held = block
 
+    @property
+    def n_rows(self) -> int:
+        return self._row
+
     def close(self) -> None:
         self._put(self._held, whole=True)
         self._held = []
         self._emit()
-
-    @property
-    def n_rows(self) -> int:
-        return self._row
 
     def _put(self, block: Sequence[SampleLines], *, whole: bool) -> None:
         """Makes rows of a block's lines: of all, if `whole` or there is room, else of some."""

@@ -10,6 +10,7 @@ from forensics.formats import _log_judge as judge
 from forensics.formats._log_blocks import Block
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_compile import CompileLines
+from forensics.formats._log_devices import DeviceText
 from forensics.formats._log_lines import Block as LineBlock
 from forensics.formats._log_lines import Piece, decoded, read_blocks
 from forensics.formats._log_memory import SummaryLines
@@ -37,6 +38,7 @@ _STRUCTURE = (
     # A prefix within a line: another process cut it.
     r"|^\[\d{1,6},\d{1,6}\]<\w+>: ?\[\d|^\[rank\d+\]: ?\[rank|^\[default\d+\]:(?:\[rank\d+\]:)? ?\[default"
     r"|[a-z.,)\"']\[(?:rank\d|default\d|\d+,\d+\]<std)"
+    r"|NVIDIA-SMI \d|NVSMI LOG"
     r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED|most recent call first\):"
 )
 _METRIC = (
@@ -78,10 +80,12 @@ class Session:
         self._tables: dict[int, Table] = {}
         self._partial: dict[int, str] = {}
         self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples)
+        self._events.steps = self._numbers.steps
         self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events)
         self._compile = CompileLines(sink, self._survey.labels, self._clock, self._processes)
         self._memory = SummaryLines(sink, self._survey.labels, self._clock, self._processes)
         self._tests = judge.TestRun()
+        self._devices = DeviceText(sink)
         self._torn = Torn(self._survey.labels, self._is_in_traceback)
         self._plain: set[bytes] = set()
         self._last_text = ""  # of the block before
@@ -107,8 +111,9 @@ class Session:
             self._end_table(proc)
         self._events.close()
         self._samples.close()
+        n_rows = self._devices.close(self._samples.n_rows)
         self._compile.close(n_read=self._n_lines)
-        self._memory.close(first_row=self._samples.n_rows, n_read=self._n_lines)
+        self._memory.close(first_row=n_rows, n_read=self._n_lines)
         self._threads.close(complete=not self._source.damage, n_read=self._n_lines)
         if self._n_stacks or self._threads.any:
             self._sink.emit("stack", self._stacks.table())
@@ -117,7 +122,12 @@ class Session:
 
     @property
     def _busy(self) -> bool:
-        return self._tracebacks.is_open or bool(self._tables) or bool(self._partial) or self._torn.is_open
+        return self._tracebacks.is_open or bool(self._tables) or bool(self._partial) or self._reads_on
+
+    @property
+    def _reads_on(self) -> bool:
+        """Whether the next line may belong to something open that is of no one process."""
+        return self._torn.is_open or self._devices.is_open
 
     def _read(self, block: LineBlock) -> LineBlock | None:
         """Reads a block; gives back what is left when many of its messages turn out not to be kept any more."""
@@ -157,7 +167,7 @@ class Session:
         """Whether a piece that is not notable has words of which it is known that they say nothing of a process."""
         if self._lines.words_of(index) not in self._plain or self._tests.holding or 0 in self._tables:
             return False
-        if self._torn.is_open:
+        if self._reads_on:
             return False
         return 0 not in self._partial and self._tracebacks.leaves_alone(0, self._lines.number(index))
 
@@ -181,6 +191,9 @@ class Session:
                 self._partial[proc] = line.text
                 return
             self._is_notable = True
+        if self._devices.take(proc, line.text, piece.number, self._times_before):
+            self._flood.pop(self._at, None)
+            return
         if not self._is_notable and proc not in self._tables and self._is_nothing(proc, line, piece):
             return
         if proc in self._tables:
@@ -216,6 +229,11 @@ class Session:
                 self._plain.clear()
             self._plain.add(self._lines.words_of(self._at))
         return True
+
+    def _times_before(self) -> list[str]:
+        """The two lines before the one at hand, where their times are of the log's clock."""
+        known = self._clock.kind in {"none", "local"}
+        return [self._lines[index].text for index in range(max(self._at - 2, 0), self._at)] if known else []
 
     @property
     def _previous(self) -> str:

@@ -14,7 +14,7 @@ from forensics.formats._log_metrics import parse_metrics
 from forensics.formats._log_prefix import Labels, parse
 from forensics.formats._log_session import Session
 
-VERSION = 8
+VERSION = 9
 TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
 PROVIDES = (
     "log_event",
@@ -22,6 +22,8 @@ PROVIDES = (
     "log_event.scheduler",
     "sample",
     "sample.allocator",
+    "sample.device",
+    "fact",
     "thread_state",
     "compile_event",
 )

@@ -1,0 +1,96 @@
+"""Hands what `nvidia-smi` printed into a log over to its own readers, and puts their samples behind the log's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forensics.artifact import Sink
+from forensics.formats._device_fields import DeviceSamples
+from forensics.formats._nvidia_smi_query import QueryText, is_device_heading
+from forensics.formats._nvidia_smi_table import TableText
+from forensics.formats._quantities import parse_time
+
+_OF_HOST = re.compile(r"(?:Timestamp|Driver Version|CUDA Version|Attached GPUs) +: |=+NVSMI LOG=+")
+_MAX_OUTSIDE = 2  # blank lines within one output
+
+
+class _Behind:
+    """A sink for rows of `sample` that are numbered after others, which are not known yet. The clock is the log's."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.samples: list[pa.Table] = []
+
+    def emit(self, table: str, data: Any) -> None:
+        self.samples.append(data)
+
+    def clock(self, kind: str, **known: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sink, name)
+
+
+class DeviceText:
+    """Feed it lines while `is_open`, and those that `begins` tells."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._behind = _Behind(sink)
+        self._samples = DeviceSamples(self._behind)
+        self._table = TableText(self._samples)
+        self._query = QueryText(self._samples)
+        self._proc: int | None = None  # whose output is open
+        self._in_query = False
+        self._n_blank = 0
+        self._n_lines = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self._proc is not None
+
+    def take(self, proc: int, text: str, number: int, before: Callable[[], list[str]]) -> bool:
+        """Whether a line is of such output. `before` gives the lines above it that may tell the time, a local one."""
+        if self._proc is None:
+            if not _begins(text):
+                return False
+            self._proc, self._in_query = proc, "NVSMI LOG" in text
+            moments = [moment for line in before() if (moment := parse_time(line.strip())) is not None]
+            self._table.ts_ns = moments[-1].ns if moments else None
+        elif proc != self._proc:
+            return False
+        self._n_blank = 0 if text.strip() else self._n_blank + 1
+        reader = self._query if self._in_query else self._table
+        if text.strip():
+            is_own = (not self._in_query or _may_be_of_query(text)) and reader.read(text, number)
+        else:
+            is_own = self._n_blank <= _MAX_OUTSIDE
+        if not is_own:
+            self._proc = None
+        self._n_lines += is_own
+        return is_own
+
+    def close(self, first_row: int) -> int:
+        """Emits the samples, numbered from `first_row` on; gives the number after the last one."""
+        self._query.finish()
+        self._samples.finish(n_read=self._n_lines, complete=False)
+        for rows in self._behind.samples:
+            numbers = pc.add(rows["row"], first_row)
+            self._sink.emit("sample", rows.set_column(rows.schema.get_field_index("row"), "row", numbers))
+        return first_row + self._samples.count
+
+
+def _may_be_of_query(text: str) -> bool:
+    """Whether a line is indented as the fields of devices are, or one of the few that are not."""
+    return text[0].isspace() or is_device_heading(text) or _OF_HOST.match(text) is not None
+
+
+def _begins(text: str) -> bool:
+    if "NVSMI LOG" in text:
+        return text.lstrip().startswith("=")
+    return "NVIDIA-SMI" in text and text.lstrip().startswith("|")
