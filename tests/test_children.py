@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from support import ROOT
-from trouble import TROUBLE, dropped_in
+from trouble import TROUBLE, dropped_in, messages
 
 import forensics.formats
 from forensics import children
@@ -43,15 +42,6 @@ def job(folder: Path, *kinds: str) -> Path:
 def loaded(folder: Path, cache: Path, *, memory_bytes: int = 1 << 30, deadline: Deadline | None = None) -> list[Loaded]:
     with Children(2, memory_bytes) as ours:
         return ingest(discover(folder, cache / "work"), cache, children=ours, deadline=deadline)
-
-
-def messages(item: Loaded) -> list[str]:
-    texts: dict[int, str] = {}
-    for part in item.tables()["string"]:
-        stored = pq.read_table(part)
-        texts.update(zip(stored.column("id").to_pylist(), stored.column("text").to_pylist(), strict=True))
-    parts = [pq.read_table(part) for part in item.tables()["log_event"]]
-    return [texts[number] for part in parts for number in part.column("message_id").to_pylist()]
 
 
 @pytest.mark.parametrize(

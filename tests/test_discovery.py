@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import zstandard
-from trouble import dropped_in
+from trouble import dropped_in, messages
 
 from forensics import compression
 from forensics.discovery import discover, hints_from_name
@@ -230,8 +229,7 @@ def album(tmp_path: Path) -> Iterator[Path]:
 def pages(job: Path, cache: Path) -> tuple[list[str], bool]:
     loaded = {item.found.source.name: item for item in ingest(discover(job, cache / "work"), cache)}
     (index,) = [item for name, item in loaded.items() if name.endswith("index")]
-    parts = index.tables()["log_event"]
-    return [text for part in parts for text in pq.read_table(part).column("message").to_pylist()], index.reused
+    return messages(index), index.reused
 
 
 def test_a_format_reads_the_files_beside_it_that_it_asks_for_and_no_others(album: Path, tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import forensics.formats
+from forensics.ingest import Loaded
 
 TROUBLE = '''
 """An artifact that gives one row and then does what it says."""
@@ -46,6 +48,16 @@ def leave():
 def fine():
     pass
 '''
+
+
+def messages(item: Loaded) -> list[str]:
+    """The texts of a load's events, in their order."""
+    texts: dict[int, str] = {}
+    for part in item.tables()["string"]:
+        stored = pq.read_table(part)
+        texts.update(zip(stored.column("id").to_pylist(), stored.column("text").to_pylist(), strict=True))
+    parts = [pq.read_table(part) for part in item.tables()["log_event"]]
+    return [texts[number] for part in parts for number in part.column("message_id").to_pylist()]
 
 
 @contextmanager
