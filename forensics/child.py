@@ -112,14 +112,18 @@ def _load(task: Mapping[str, Any]) -> str:
     return ""
 
 
-def describe(source: Source) -> dict[str, Any]:
-    """A source as JSON can hold it; `source_of` makes it one again."""
+def describe(source: Source, *, alone: bool = False) -> dict[str, Any]:
+    """A source as JSON can hold it; `source_of` makes it one again.
+
+    Companions come without theirs: the files of a folder may be each other's.
+    """
+    companions = {} if alone else source.companions
     return {
         "path": str(source.path),
         "name": source.name,
         "sha256": source.sha256,
         "threads": source.threads,
-        "companions": {name: describe(other) for name, other in source.companions.items()},
+        "companions": {name: describe(other, alone=True) for name, other in companions.items()},
     }
 
 

@@ -257,3 +257,13 @@ def test_calls_and_kernels_of_a_json_export_are_linked_and_bad_lines_are_counted
     assert (rows["cudaLaunchKernel"]["return_code"], rows["cuMemAlloc_v2"]["kind"]) == (700, "driver")
     assert rows["sgemm"]["launch_row"] == rows["cudaLaunchKernel"]["row"]
     assert [(w["code"], w["line"]) for w in sink.warnings] == [("bad-json", 5)]
+
+
+def test_every_form_of_a_recording_is_analyzed_from_one_folder(tmp_path: Path) -> None:
+    analyze(RECORDED, tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "report.json").read_bytes())
+    assert {a["quality"] for a in report["artifacts"]} == {"complete"}
+    assert {f"nsys_{kind}" for kind in ("sqlite", "parquetdir", "arrowdir", "jsonlines", "stats", "recipe")} <= {
+        a["format"] for a in report["artifacts"]
+    }
+    assert not report["findings"]
