@@ -70,6 +70,13 @@ def test_boxes_become_nodes_tensors_and_arrows_edges(tmp_path: Path) -> None:
     assert sink.coverage[0]["complete"]
 
 
+@pytest.mark.parametrize("shape", ["(" + "9" * 40 + ")", "(" + "1 " * 60_000, "(1 2)", "(" * 5000, "(3, 4), (5)"])
+def test_labels_that_are_no_shapes_give_none_at_once(tmp_path: Path, shape: str) -> None:
+    label = f'\t1 [label=AccumulateGrad]\n\t2 [label="w\n {shape}" fillcolor=lightblue]\n'
+    sink = load(autograd_dot, write(tmp_path, "digraph {\n" + label + "}\n"))
+    assert {tensor["shape"] for tensor in sink.rows("tensor")} <= {None, "[5]"}
+
+
 def test_more_bytes_never_give_fewer_boxes_or_arrows(tmp_path: Path) -> None:
     kept = []
     for end in [*sorted(random.Random(5).sample(range(1, len(GRAPH)), 200)), len(GRAPH)]:

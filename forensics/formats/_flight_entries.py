@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -44,21 +45,29 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 
 
-def split_name(entry: dict[str, Any]) -> tuple[str | None, str]:
-    """Backend and operation of an entry; operations that differ in spelling only get one name."""
+@dataclass(frozen=True)
+class CallName:
+    """What a profiling name says: `nccl:recv 3<-0` is an operation of rank 3 of the group with rank 0 of the group."""
+
+    backend: str | None
+    operation: str  # operations that differ in spelling only have one name
+    own: int | None = None
+    peer: int | None = None
+
+
+def call_name(entry: dict[str, Any]) -> CallName:
     name = entry.get("profiling_name")
-    found = _NAME.fullmatch(clean_text(name, 200)) if isinstance(name, str) else None
+    return _parsed_name(name[:200]) if isinstance(name, str) else CallName(None, "unknown")
+
+
+@lru_cache(maxsize=4096)
+def _parsed_name(name: str) -> CallName:
+    found = _NAME.fullmatch(clean_text(name, 200))
     if found is None:
-        return None, "unknown"
-    operation = found[2].strip().split(" ")[0]
-    return found[1], operation_name(operation)
-
-
-def p2p_ranks(entry: dict[str, Any]) -> tuple[int, int] | None:
-    """Own rank and peer of a point-to-point operation, both counted within the group."""
-    name = entry.get("profiling_name")
-    found = _P2P.search(name[:200]) if isinstance(name, str) else None
-    return (int(found[2]), int(found[3])) if found else None
+        return CallName(None, "unknown")
+    operation = operation_name(found[2].strip().split(" ")[0])
+    pair = _P2P.search(name)
+    return CallName(found[1], operation, *((int(pair[2]), int(pair[3])) if pair else (None, None)))
 
 
 @dataclass(frozen=True)
@@ -81,13 +90,14 @@ class EntryRows:
         self._stacks = stacks
         self._stack_ids: dict[int, int | None] = {}  # by id() of the list of frames
         self._operands: dict[tuple[int, ...], _Operands] = {}
+        self._threads: dict[tuple[int, int], str | None] = {}
         self._rows: list[dict[str, Any]] = []
         self.count = 0
         self.n_stacks = 0
         self.span: tuple[int | None, int | None] = (None, None)
 
     def add(self, entry: dict[str, Any], group_id: int | None, ranks: Sequence[int] | None) -> None:
-        whole, columns = self.columns.whole, self.columns
+        whole, columns, name = self.columns.whole, self.columns, call_name(entry)
         state = columns.text("state", entry.get("state"))
         if state not in _STATES:
             columns.bad["state"] += state is not None
@@ -100,7 +110,7 @@ class EntryRows:
             "sequence": whole("collective_seq_id", entry.get("collective_seq_id", entry.get("seq_id")), -1),
             "p2p_sequence": whole("p2p_seq_id", entry.get("p2p_seq_id"), -1),
             "is_p2p": self._flag(entry, "is_p2p"),
-            "operation": split_name(entry)[1],
+            "operation": name.operation,
             "dtype": operands.dtype,
             "in_bytes": operands.in_bytes,
             "out_bytes": operands.out_bytes,
@@ -114,10 +124,9 @@ class EntryRows:
             "thread": self._thread(entry),
             "stack_id": self._stack(entry.get("frames")),
         }
-        pair = p2p_ranks(entry)
-        if pair is not None:
+        if name.peer is not None:
             row["is_p2p"] = True if row["is_p2p"] is None else row["is_p2p"]
-            row["peer_rank"] = ranks[pair[1]] if ranks is not None and pair[1] < len(ranks) else None
+            row["peer_rank"] = ranks[name.peer] if ranks is not None and name.peer < len(ranks) else None
         self._rows.append(row)
         self.count += 1
         if row["ts_ns"] is not None:
@@ -153,7 +162,8 @@ class EntryRows:
         return found
 
     def _time(self, entry: dict[str, Any], key: str, in_us: str = "") -> int | None:
-        found = self.columns.whole(key, entry.get(key)) or None
+        value = entry.get(key)
+        found = (self.columns.whole(key, value) or None) if value is not None else None
         if found is None and in_us:
             found = (self.columns.whole(in_us, entry.get(in_us), 0, 1 << 53) or 0) * 1000 or None
         return found
@@ -166,8 +176,12 @@ class EntryRows:
         return value
 
     def _thread(self, entry: dict[str, Any]) -> str | None:
-        parts = [self.columns.text(key, entry.get(key)) for key in ("thread_id", "thread_name")]
-        return " ".join(part[:200] for part in parts if part) or None
+        told = entry.get("thread_id"), entry.get("thread_name")
+        key = (id(told[0]), id(told[1]))
+        if key not in self._threads:
+            parts = [self.columns.text(f"thread_{n}", part) for n, part in zip(("id", "name"), told, strict=True)]
+            self._threads[key] = " ".join(part[:200] for part in parts if part) or None
+        return self._threads[key]
 
     def _stack(self, frames: Any) -> int | None:
         if type(frames) is not list or not frames:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from forensics.formats._columns import Columns, clean_text
-from forensics.formats._flight_entries import p2p_ranks, split_name
+from forensics.formats._flight_entries import call_name
 from forensics.formats._lenient_json import as_int
 
 MAX_GROUPS = 10_000
@@ -65,9 +66,10 @@ class Groups:
             if group.ranks:
                 found = set(group.ranks) if found is None else found & set(group.ranks)
         for entry in entries:
-            pair, group_of = p2p_ranks(entry), self.of(entry)
-            if found and pair and group_of and group_of.ranks and pair[0] < len(group_of.ranks):
-                found = found & {group_of.ranks[pair[0]]}
+            own = call_name(entry).own
+            ranks = None if own is None or not found else getattr(self.of(entry), "ranks", None)
+            if found and ranks and own is not None and own < len(ranks):
+                found = found & {ranks[own]}
         return found
 
     def table(self) -> pa.Table:
@@ -94,7 +96,7 @@ class Groups:
         if group is None or name is None:
             return
         group.description = group.description or description
-        group.backend = group.backend or split_name(entry)[0]
+        group.backend = group.backend or call_name(entry).backend
         number = as_int(entry.get("pg_id"), 0)
         if number is not None and len(self.pg_ids) < MAX_GROUPS:
             self.pg_ids.setdefault(number, name)
@@ -147,10 +149,15 @@ class Groups:
 def _entry_group(entry: dict[str, Any]) -> tuple[str | None, str | None]:
     """Name and description; releases before 2.4 give the process-local number only."""
     pair = entry.get("process_group")
-    if isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(part, str) for part in pair):
-        return clean_text(pair[0], 200), clean_text(pair[1], 200) or None
+    if isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[0]) is str and type(pair[1]) is str:
+        return _cleaned_pair(pair[0][:200], pair[1][:200])
     number = as_int(entry.get("pg_id"), 0)
     return (str(number), None) if number is not None else (None, None)
+
+
+@lru_cache(maxsize=4096)
+def _cleaned_pair(name: str, description: str) -> tuple[str, str | None]:
+    return clean_text(name, 200), clean_text(description, 200) or None
 
 
 def _configured(config: Any) -> list[tuple[str, dict[str, Any]]]:

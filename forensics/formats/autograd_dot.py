@@ -34,7 +34,7 @@ _ATTRIBUTES = r'\[((?:[^\]"]|"(?:[^"\\]|\\.)*+")*+)\]'
 _STATEMENT = re.compile(rf"({_ID})[ \t]*+(?:->[ \t]*+({_ID})[ \t]*+)?(?:{_ATTRIBUTES})?[ \t]*+;?(?=[ \t]*(?:\n|$|\}}))")
 _LABEL = re.compile(r'label=(?:"((?:[^"\\]|\\.)*+)"|([\w.:]{1,300}))')
 _COLOUR = re.compile(r'fillcolor="?(\w{1,40})')
-_SHAPE = re.compile(r"\(\s*((?:\d{1,18}\s*,?\s*){0,64})\)\s*$")
+_SHAPE = re.compile(r"\(\s*+((?:\d{1,18}+\s*+,\s*+){0,64}+(?:\d{1,18}+)?+)\s*+\)\s*+$")
 _ROLES = {"lightblue": "parameter", "orange": "saved", "darkolivegreen1": "output", "darkolivegreen3": "output"}
 _DEFAULTS = {"graph", "node", "edge", "subgraph"}
 
