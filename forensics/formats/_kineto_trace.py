@@ -133,7 +133,7 @@ class Trace:
             sink.emit("stack", frames)
         if stacks.full:
             sink.warn("too-many-stacks", "stacks beyond the bounds are cut at their inner end", "the innermost frames")
-        whole = self._tell_damage()
+        whole = self._tell_damage(documents)
         self._tell_missing_launches(n_launched, n_found)
         self._describe(documents, whole, n_collectives)
 
@@ -200,7 +200,7 @@ class Trace:
             for header, counts in zip(self._headers, self._counts, strict=True)
         ]
 
-    def _tell_damage(self) -> bool:
+    def _tell_damage(self, documents: Documents) -> bool:
         """Warns about what is broken; returns whether nothing was lost."""
         damage, events = self._got.damage, self._events
         first_byte, lost = damage.first_byte, damage.lost_bytes
@@ -234,9 +234,15 @@ class Trace:
                 "an event exceeds the size limit" if events.oversized else "the trace ends inside its list of events"
             )
             n_read = sum(counts.n_read for counts in self._counts)
+            ends = [
+                counts.end_ns + base
+                for counts, base in zip(self._counts, documents.base_ns, strict=True)
+                if counts.end_ns is not None
+            ]
             self._sink.warn(
                 "truncated",
-                f"{reason} at byte {events.cut_byte}; kept the {n_read} events before",
+                f"{reason} at byte {events.cut_byte}; kept the {n_read} events before"
+                + (f", the last of which ends at {max(ends)} ns" if ends else ""),
                 "events that follow, and keys that stand after the events",
                 byte=events.cut_byte,
             )
