@@ -5,25 +5,27 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from forensics.artifact import Sink, Source, Stacks
+from forensics.artifact import Sink, Source
 from forensics.formats import _log_judge as judge
 from forensics.formats._log_blocks import Block
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_compile import CompileLines
+from forensics.formats._log_coverage import tell_coverage, tell_losses
 from forensics.formats._log_devices import DeviceText
 from forensics.formats._log_lines import Block as LineBlock
 from forensics.formats._log_lines import Piece, decoded, read_blocks
 from forensics.formats._log_memory import SummaryLines
 from forensics.formats._log_metrics import has_metric_word, may_count
 from forensics.formats._log_numbers import Numbers
+from forensics.formats._log_outcomes import Outcomes
 from forensics.formats._log_prefix import Line, parse
 from forensics.formats._log_processes import Processes, survey
 from forensics.formats._log_quiet import Quiet
-from forensics.formats._log_rows import Event, EventRows
-from forensics.formats._log_samples import MAX_SAMPLES, SampleRows
+from forensics.formats._log_rows import EventRows
+from forensics.formats._log_samples import SampleRows
 from forensics.formats._log_scan import Pattern, Scan
-from forensics.formats._log_tables import Entry, Table, starts_table
-from forensics.formats._log_threads import THREAD, Dump, LogThreads
+from forensics.formats._log_tables import Table, starts_table
+from forensics.formats._log_threads import THREAD, Dump
 from forensics.formats._log_time import Clock
 from forensics.formats._log_torn import Torn
 from forensics.formats._log_tracebacks import Tracebacks
@@ -48,9 +50,6 @@ _METRIC = (
 _WRITERS = re.compile(rb"\[(?:rank|default|trainer)\d{1,6}\]:")
 _TAGS = re.compile(rb"\[\d{1,4},\d{1,4}\]<std")  # of Open MPI
 _ECHOED = re.compile(r"\.py:\d+: \w*Warning: ")
-# Messages that say again what was said before: the watchdog's thread as it ends, and the C++ runtime after it.
-_ECHOES = {"cpp-terminate", "nccl-watchdog-exception"}
-_MAX_STACKS = 50_000
 _MANY_LEFT = 4000  # notable lines for which a block is looked at again
 _MAX_WORDS = 20_000
 _SURVEY_BYTES = 256 * 1024
@@ -73,10 +72,9 @@ class Session:
         self._processes = Processes(self._survey)
         self._events = EventRows(sink)
         self._samples = SampleRows(sink)
-        self._stacks = Stacks()
-        self._n_stacks = 0
-        self._threads = LogThreads(sink, self._stacks)
-        self._tracebacks = Tracebacks(self._finish)
+        self._tests = judge.TestRun()
+        self._outcomes = Outcomes(sink, self._events, self._processes, self._clock, self._tests)
+        self._tracebacks = Tracebacks(self._outcomes.finish)
         self._tables: dict[int, Table] = {}
         self._partial: dict[int, str] = {}
         self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples)
@@ -84,7 +82,6 @@ class Session:
         self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events)
         self._compile = CompileLines(sink, self._survey.labels, self._clock, self._processes)
         self._memory = SummaryLines(sink, self._survey.labels, self._clock, self._processes)
-        self._tests = judge.TestRun()
         self._devices = DeviceText(sink)
         self._torn = Torn(self._survey.labels, self._is_in_traceback)
         self._plain: set[bytes] = set()
@@ -92,8 +89,6 @@ class Session:
         self._is_notable = True
         self._echo_line = 0
         self._n_lines = 0
-        self._sources: set[str] = set()
-        self._n_scheduled = 0
 
     def run(self) -> None:
         with self._source.open() as stream:
@@ -114,9 +109,7 @@ class Session:
         n_rows = self._devices.close(self._samples.n_rows)
         self._compile.close(n_read=self._n_lines)
         self._memory.close(first_row=n_rows, n_read=self._n_lines)
-        self._threads.close(complete=not self._source.damage, n_read=self._n_lines)
-        if self._n_stacks or self._threads.any:
-            self._sink.emit("stack", self._stacks.table())
+        self._outcomes.close(complete=not self._source.damage, n_read=self._n_lines)
         self._describe()
         del self._numbers, self._tracebacks  # they refer back: blocks would stay until the garbage collector comes
 
@@ -299,100 +292,15 @@ class Session:
         self._tracebacks.open(block)
         return True
 
-    def _finish(self, block: Block) -> None:
-        if block.dump is not None:
-            self._threads.add(block.dump, block.proc, block.ts_ns)
-            if not block.lines:
-                return
-        frames = list(reversed(block.frames)) if block.kind == "fault" else block.frames
-        stack_id = None
-        if frames and self._n_stacks < _MAX_STACKS:
-            stack_id = self._stacks.add(frames)
-            self._n_stacks += 1
-        text = f"{block.exception}: {block.message}" if block.exception else block.message
-        full = self._events.full(block.proc)
-        matches = block.matches if block.matches is not None and len(block.lines) == 1 else self._catalogue.match(text)
-        if full and block.exception is None and matches and all(match.name in full for match in matches):
-            self._events.n_dropped += len([m for m in matches if m.role != "noise"] or matches)
-            return
-        echoes = any(match.name in _ECHOES for match in matches)
-        for said in judge.judge(block, text, matches, self._tests.expected(block.line)):
-            if echoes and said.signature not in _ECHOES and self._events.holds(None, said.signature):
-                said.role, said.fields["repeats"] = "evidence", True
-            self._add(block, said, stack_id)
-
-    def _add(self, block: Block, said: judge.Said, stack_id: int | None) -> None:
-        self._sources.add(said.source)
-        self._n_scheduled += said.cls.startswith("sched.") and said.role == "primary"
-        self._events.add(
-            Event(
-                block.proc, block.line, block.byte, block.ts_ns, block.step, said.source, said.level, said.signature,
-                said.cls, said.role, block.exception, block.message or None, stack_id, said.fields,
-            )
-        )  # fmt: skip
-
     def _end_table(self, proc: int) -> None:
         for entry in self._tables.pop(proc).entries:
-            self._add_entry(proc, entry)
-
-    def _add_entry(self, writer: int, entry: Entry) -> None:
-        code = entry.exit_code
-        proc = writer
-        if entry.rank is not None:
-            proc = self._processes.of_rank(entry.rank, host=entry.host, pid=entry.pid, local_rank=entry.local_rank)
-            if code is not None:
-                self._sink.proc(proc, exit_code=code if code >= 0 else None, signal=-code if code < 0 else None)
-        stack_id = self._stacks.add(entry.frames)
-        self._n_stacks += stack_id is not None
-        block = Block(proc, "exception", entry.line, entry.line, entry.byte, exception=entry.exception)
-        block.ts_ns = self._clock.ns(judge.table_time(entry.texts.get("time", "")))
-        block.lines = entry.message
-        for said in judge.judge_entry(entry, self._catalogue, block):
-            if said.role != "evidence" and self._events.holds(proc, said.signature):
-                said.role, said.fields["repeats"] = "evidence", True
-            self._add(block, said, stack_id)
+            self._outcomes.add_entry(proc, entry)
 
     def _describe(self) -> None:
         self._processes.describe(self._sink)
         self._sink.clock(self._clock.kind)
-        if self._clock.found_year is not None:
-            self._sink.fact("year", str(self._clock.found_year), scope="note", number=self._clock.found_year)
-        if self._source.damage:
-            self._sink.warn("truncated", self._source.damage, "what the log said after this point")
-            self._sink.damaged("partial")
-        if self._events.n_dropped:
-            self._sink.warn(
-                "too-many-events",
-                f"{self._events.n_dropped} further events of kinds that occur very often were counted, not kept",
-                "how often and when the most frequent messages came later on",
-            )
-        if self._samples.n_dropped:
-            self._sink.warn(
-                "too-many-samples",
-                f"{self._samples.n_dropped} metric values were counted, not kept: after the first {MAX_SAMPLES}, only "
-                "those of one step in 2, later in 4 and so on, and those of lines with a value that is not finite",
-                "changes of metrics that lasted few steps, other than NaN and infinity, in the later part of the log",
-            )
-        if self._clock.n_foreign:
-            self._sink.warn(
-                "mixed-clocks",
-                f"{self._clock.n_foreign} stamps follow another clock than most; their events have no time",
-                "the order in time of those events",
-            )
-        self._cover()
-
-    def _cover(self) -> None:
-        kept = self._events.kept
-        if self._survey.kernel:
-            self._sink.cover("log_event.kernel", job=True, n_read=self._n_lines, n_kept=kept.total())
-            return
-        if self._survey.scheduler_table:
-            self._sink.cover("log_event.scheduler", job=True, n_read=self._n_lines, n_kept=kept.total())
-            return
-        if self._sources & {"slurm", "kubernetes", "lsf", "scheduler"} or self._n_scheduled:
-            self._sink.cover("log_event.scheduler", job=True, complete=False, n_read=self._n_lines, n_kept=kept.total())
-        complete = not self._source.damage
-        for proc in sorted(self._processes.seen | {0} if not self._processes.seen else self._processes.seen):
-            self._sink.cover("log_event", proc=proc, complete=complete, n_read=self._n_lines, n_kept=kept[proc])
-        for proc, n in sorted(self._samples.kept.items()):
-            self._sink.cover("sample", proc=proc, complete=complete, n_read=self._n_lines, n_kept=n)
+        tell_losses(self._source, self._sink, self._clock, self._events, self._samples)
+        tell_coverage(
+            self._sink, self._survey, self._processes, self._events, self._samples,
+            scheduled=self._outcomes.scheduled, complete=not self._source.damage, n_read=self._n_lines,
+        )  # fmt: skip
