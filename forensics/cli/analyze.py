@@ -43,11 +43,13 @@ def analyze(
     cache
         Folder for parsed artifacts; default OUT/cache.
     memory_limit
-        Bound for the database, such as 4GB.
+        Bound for the processes that load artifacts together, and for the database after them, such as 4GB; default
+        four fifths of what the machine or its cgroup has.
     threads
-        Threads of the database while loading.
+        Artifacts that are loaded at a time, and threads of the database while it is filled.
     max_seconds
-        Stop loading and judging after this time and report what is known.
+        Stop loading, building the case and judging after this time and report what is known: 0.6 of it for loading,
+        up to 0.85 for building the case.
     format
         How the verdict is printed.
     quiet
