@@ -98,6 +98,7 @@ def test_a_summary_whose_box_or_units_differ_gives_the_same(change: Any, tmp_pat
 def test_a_summary_alone_is_recognised_and_one_in_a_log_is_a_log() -> None:
     assert memory_summary.recognise(head(SUMMARY)) == 85
     assert memory_summary.recognise(head(SUMMARY * 3)) == 85
+    assert memory_summary.recognise(head(SUMMARY + "Traceback (most recent call last):\n")) == 0
     in_log = "2026-01-01 10:00:00 INFO start\n" * 9 + SUMMARY
     assert memory_summary.recognise(head(in_log)) == 0
     assert log.recognise(head(in_log)) >= 10

@@ -30,6 +30,7 @@ _HIGHEST = {"addr": MAX_UINT64, "stream": MAX_UINT64, "time_us": MAX_INT64 // 10
 _ACTION_NUMBERS = {name: number for number, name in enumerate(ACTIONS)}
 _HELD_BYTES = 256 << 20
 _EMITTED_ROWS = 1 << 19
+_WAITING_EVENTS = 1000
 
 
 class Words:
@@ -59,10 +60,24 @@ class EventReader:
         self.words = Words()
         self.n_read = 0
         self._held = _Held()
+        self._waiting: tuple[int, list[Any]] = (0, [])  # device and events
         self._known: dict[str, dict[int, Any]] = {}  # column → number of a value → what it stands for
 
     def read(self, device: int, items: Sequence[Any]) -> None:
-        """Adds events of one device."""
+        """Adds events of one device; a few at a time, they wait for more."""
+        if self._waiting[0] != device:
+            self.flush()
+            self._waiting = (device, [])
+        self._waiting[1].extend(items)
+        if len(self._waiting[1]) >= _WAITING_EVENTS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Adds the events that wait."""
+        device, items = self._waiting
+        self._waiting = (device, [])
+        if not items:
+            return
         numbers = np.array([_action_of(item) for item in items], np.int8)
         rows = np.arange(self.n_read, self.n_read + len(items))
         kept = numbers >= 0
@@ -86,6 +101,7 @@ class EventReader:
 
     def read_records(self, device: int, records: Records, values: Sequence[Any]) -> None:
         """Adds events of one device; what is no number is an index of `values`."""
+        self.flush()
         rows = np.arange(self.n_read, self.n_read + records.n)
         actions = self._translated("action", records, values, lambda v: _ACTION_NUMBERS.get(v, -1), np.int8)
         kept = actions >= 0

@@ -20,7 +20,8 @@ _CHUNK_BYTES = 4 << 20
 _MAX_BUFFER_BYTES = MAX_TEXT_BYTES + 2 * _CHUNK_BYTES
 _MAX_LIVE_CONTAINERS = 8_000_000  # that a pickle may need at one time; 64 to 250 bytes each
 _BATCH = 1000  # items, as CPython batches them; others put all items of a list in one batch
-_MAX_WAIT = 64
+_FEW_RECORDS = 64  # one by one these take as long as an attempt to read columns
+_MAX_WAIT = 256
 _FRAME = 0x95
 
 
@@ -209,6 +210,7 @@ class StreamWalker(Walker):
         place = _place_of(self.levels[:-1], self.levels[-1])
         names = self.taker.columns(place) if place is not None else None
         if place is None or names is None:
+            self._wait = _BATCH
             return False
         n_taken = 0
         self.at = self.start
@@ -224,8 +226,8 @@ class StreamWalker(Walker):
             self.at = records.end
             self._first_value = len(self.memo.values)
             self.taker.take_records(place, records)
-        self._penalty = 1 if n_taken > 1 else min(self._penalty * 2, _MAX_WAIT)
-        self._wait = 0 if n_taken > 1 else self._penalty
+        self._penalty = 1 if n_taken > _FEW_RECORDS else min(self._penalty * 2, _MAX_WAIT)
+        self._wait = self._penalty
         if n_taken == 0:
             self.at += 1
         return n_taken > 0

@@ -1,7 +1,7 @@
 """CUDA memory snapshots: the pickles of `torch.cuda.memory._snapshot()` of every generation since PyTorch 1.12.
 
 A dict with `segments`, `device_traces` and more, or the bare list of segments that `memory_snapshot()` returns. Nothing
-in it names the process or its rank. Pinned host memory has device -1.
+in it names the process or its rank. Pinned host memory has device -1. Read in bounded memory, however long the history.
 """
 
 from __future__ import annotations
@@ -201,10 +201,12 @@ class _Loader:
         hides = f"{behind} behind the damage" + "".join(f"; {key} entirely" for key in missing)
         code = "truncated" if isinstance(error, Truncated) else "damaged-pickle"
         kept = f"{len(self.segments.held.segments)} segments and {self.events.n_read} events before it were kept"
-        text = f"{error}; {kept}, up to {last}; {lost} bytes are lost. {self.source.damage or ''}"
+        loss = f"{lost} bytes are lost" if code != "truncated" else f"{lost} bytes at the end and all behind are lost"
+        text = f"{error}; {kept}, up to {last}; {loss}. {self.source.damage or ''}"
         self.sink.warn(code, text.strip(), hides, byte=error.byte)
 
     def emit(self) -> None:
+        self.events.flush()
         steps = self.marks.steps()
         if steps:
             self.sink.emit("step", step_table(steps))
