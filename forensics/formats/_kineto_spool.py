@@ -8,8 +8,8 @@ from typing import IO
 
 import pyarrow as pa
 
-MEMORY_BYTES = 128 << 20
-GROUP_ROWS = 400_000
+MEMORY_BYTES = 64 << 20
+GROUP_ROWS = 200_000
 
 
 class Spool:
