@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -65,3 +67,13 @@ def load(module: Any, path: Path) -> MemorySink:
     sink = MemorySink()
     module.load(Source(path, path.name), sink)
     return sink
+
+
+def fixture_program(name: str) -> ModuleType:
+    """A module of fixtures/programs, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"fixture_{name}", ROOT / "fixtures" / "programs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
