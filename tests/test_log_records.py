@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support import load
 from test_log_columns import both_ways, everything, mixed_log
@@ -89,6 +89,7 @@ def test_records_are_read_like_the_lines_in_them(
     folder = tmp_path_factory.mktemp("t")
     wrapped, bare = folder / "wrapped.log", folder / "bare.log"
     text = mixed_log(seed).decode("utf-8", "ignore")
+    assume("\0" not in text)  # UTF-16, in which no runtime writes records
     lines = [line for line in text.splitlines() if line and not line.startswith("{")]
     records, same = [], []
     for number, line in enumerate(lines):

@@ -11,11 +11,12 @@ import io
 import re
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forensics.formats._log_encodings import LOOKED_AT, LineDecoder, Transcoded, encoding_of, holds_utf16
 from forensics.formats._log_records import Unwrapped, holds_records, unwrap
 
 BLOCK_BYTES = 8 << 20
@@ -45,8 +46,17 @@ class Block:
     piece's. `n_feeds` is the number of line feeds. `origin`: where the lines of records stand, relative to the first.
     """
 
-    def __init__(self, data: bytes, first_number: int, first_byte: int | None, origin: Unwrapped | None = None) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        first_number: int,
+        first_byte: int | None,
+        origin: Unwrapped | None = None,
+        *,
+        decoder: LineDecoder | None = None,
+    ) -> None:
         self._data = data
+        self._decoder = decoder or LineDecoder()
         self._origin = origin
         self._first_number = first_number
         self._first_byte = first_byte
@@ -64,8 +74,8 @@ class Block:
             self.n_feeds = data.count(b"\n")
         else:
             clean = data
-            if b"\x1b" in data or b"\0" in data:
-                clean = ANSI.sub(b"", data).replace(b"\0", b"")
+            if b"\x1b" in data or b"\0" in data or codecs.BOM_UTF8 in data:
+                clean = _cleaned(data)
             if drawn_over:
                 self._keep(raw, data)
                 self.n_feeds = self._lines_before[len(raw) - 1] + data.endswith(b"\n")
@@ -84,8 +94,12 @@ class Block:
         return len(self.pieces)
 
     def __getitem__(self, index: int) -> Piece:
-        text = self.raw(index).rstrip(b"\r").decode("utf-8", "replace")
+        raw = self.raw(index).rstrip(b"\r")
         line, byte = self._place(index)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            text = self._decoder.text(raw, self._first_number + line)
         return Piece(self._first_number + line, None if self._first_byte is None else self._first_byte + byte, text)
 
     def words_of(self, index: int) -> bytes:
@@ -129,8 +143,9 @@ class Block:
         data = self._data[start:]
         if self._origin is not None:
             rest = Unwrapped(data, self._origin.lines[line:], self._origin.places[line:])
-            return Block(data, self._first_number, self._first_byte, rest)
-        return Block(data, self._first_number + line, None if self._first_byte is None else self._first_byte + start)
+            return Block(data, self._first_number, self._first_byte, rest, decoder=self._decoder)
+        first_byte = None if self._first_byte is None else self._first_byte + start
+        return Block(data, self._first_number + line, first_byte, decoder=self._decoder)
 
     def starts(self, pattern: re.Pattern[bytes]) -> list[str]:
         """What a pattern of a bracket and at most 16 bytes finds at the beginning of pieces, each text once."""
@@ -180,7 +195,7 @@ class Block:
             offset = byte
             for part in line.split(b"\r"):
                 for begin in range(0, len(part), PIECE_BYTES):
-                    pieces.append(ANSI.sub(b"", part[begin : begin + PIECE_BYTES]).replace(b"\0", b""))
+                    pieces.append(_cleaned(part[begin : begin + PIECE_BYTES]))
                     self._places.append((number, offset + begin))
                 offset += len(part) + 1
             byte += len(line) + 1
@@ -189,6 +204,11 @@ class Block:
                 self._places.append((number, offset - 1))
         words = [piece.translate(None, DIGITS) for piece in pieces]
         return pa.array(pieces, pa.binary()), pa.array(words, pa.binary())
+
+
+def _cleaned(data: bytes) -> bytes:
+    """Without control sequences, zeros and the byte order marks that files leave inside when they are joined."""
+    return ANSI.sub(b"", data).translate(None, b"\0").replace(codecs.BOM_UTF8, b"")
 
 
 def joined(pieces: pa.Array) -> bytes:
@@ -209,65 +229,42 @@ def _offsets(array: pa.Array) -> memoryview:
     return memoryview(array.buffers()[1]).cast("i")[array.offset :]
 
 
-def _encoding(data: bytes) -> str | None:
-    """What a byte order mark says of a text that is not UTF-8."""
-    return {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}.get(data[:2])
-
-
 def decoded(data: bytes) -> str:
     """The beginning of a log as text."""
-    encoding = _encoding(data)
-    text = data[2:].decode(encoding, "replace") if encoding else data.decode("utf-8", "replace")
+    encoding = encoding_of(data)
+    text = data.decode(encoding or "utf-8", "replace").replace("\ufeff", "")
     plain = text.encode("utf-8", "replace")
     found = unwrap(plain) if holds_records(plain) else None
     return text if found is None else found.text.decode("utf-8", "replace")
 
 
-def read_blocks(stream: BinaryIO) -> Iterator[Block]:
-    """Blocks of a stream in order. UTF-16 is transcoded, its bytes are not counted."""
-    data = stream.read(3)
-    encoding = _encoding(data)
+def read_blocks(stream: BinaryIO, decoder: LineDecoder | None = None) -> Iterator[Block]:
+    """Blocks of a stream in order. UTF-16 is transcoded; from its first block on, bytes are not counted."""
+    data = stream.read(LOOKED_AT)
+    encoding = encoding_of(data)
     byte: int | None = None if encoding else 0
     if encoding:
-        stream, data = io.BufferedReader(_Transcoded(stream, data[2:], encoding), buffer_size=1 << 20), b""
-    elif data == codecs.BOM_UTF8:
-        byte, data = len(data), b""
+        stream, data = io.BufferedReader(Transcoded(stream, data, encoding), buffer_size=1 << 20), b""
+    elif data.startswith(codecs.BOM_UTF8):
+        byte, data = len(codecs.BOM_UTF8), data[len(codecs.BOM_UTF8) :]
     number = 1
-    while data := data + stream.read(BLOCK_BYTES):
+    decoder = decoder or LineDecoder()
+    while data := data + stream.read(max(BLOCK_BYTES - len(data), 0)):
+        if byte is not None and holds_utf16(data):
+            stream = io.BufferedReader(Transcoded(stream, data, None), buffer_size=1 << 20)
+            byte, data = None, stream.read(BLOCK_BYTES)
         if not data.endswith(b"\n"):
             data += stream.readline(BLOCK_BYTES)  # of a longer line the next block's pieces keep the number
         unwrapped = unwrap(data) if holds_records(data) else None
         if unwrapped is None:
-            block = Block(data, number, byte)
+            block = Block(data, number, byte, decoder=decoder)
             n_feeds = block.n_feeds
         else:
-            block = Block(unwrapped.text, number, byte, unwrapped)
+            block = Block(unwrapped.text, number, byte, unwrapped, decoder=decoder)
             n_feeds = data.count(b"\n")
+        if not data.isascii():
+            decoder.study(block.words)
         yield block
         number += n_feeds
         byte = None if byte is None else byte + len(data)
         data = b""
-
-
-class _Transcoded(io.RawIOBase):
-    """Text of another encoding as UTF-8."""
-
-    def __init__(self, stream: BinaryIO, first: bytes, encoding: str) -> None:
-        self._stream = stream
-        self._given = first
-        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
-        self._ready = b""
-        self._ended = False
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._ready and not self._ended:
-            chunk = self._stream.read(1 << 20)
-            self._ended = not chunk
-            text = self._decoder.decode(self._given + chunk, final=self._ended)
-            self._given, self._ready = b"", text.encode("utf-8", "replace")
-        n = min(len(buffer), len(self._ready))
-        buffer[:n], self._ready = self._ready[:n], self._ready[n:]
-        return n

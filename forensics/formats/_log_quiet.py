@@ -176,7 +176,7 @@ class Quiet:
         line = parse(raw, self._labels)
         text = line.text
         prefix = raw[: len(raw) - len(text)]
-        if line.partial or prefix[-1:].isdigit() or not raw.endswith(text):
+        if line.partial or prefix[-1:].isdigit() or not raw.endswith(text) or not prefix.isascii():
             return None
         if not _is_ordinary(text) or _CUT.search(raw):
             return None

@@ -12,6 +12,7 @@ from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_compile import CompileLines
 from forensics.formats._log_coverage import tell_coverage, tell_losses
 from forensics.formats._log_devices import DeviceText
+from forensics.formats._log_encodings import LineDecoder
 from forensics.formats._log_lines import Block as LineBlock
 from forensics.formats._log_lines import Piece, decoded, read_blocks
 from forensics.formats._log_memory import SummaryLines
@@ -68,6 +69,7 @@ class Session:
         self._sink = sink
         self._catalogue = catalogue()
         self._clock = Clock()
+        self._decoder = LineDecoder()
         self._survey = survey(decoded(source.head(_SURVEY_BYTES).data), self._clock)
         self._processes = Processes(self._survey)
         self._events = EventRows(sink)
@@ -92,7 +94,7 @@ class Session:
 
     def run(self) -> None:
         with self._source.open() as stream:
-            for block in read_blocks(stream):
+            for block in read_blocks(stream, self._decoder):
                 self._compile.read(block)
                 self._memory.read(block)
                 rest: LineBlock | None = block
@@ -299,6 +301,7 @@ class Session:
     def _describe(self) -> None:
         self._processes.describe(self._sink)
         self._sink.clock(self._clock.kind)
+        self._decoder.tell(self._sink)
         tell_losses(self._source, self._sink, self._clock, self._events, self._samples)
         tell_coverage(
             self._sink, self._survey, self._processes, self._events, self._samples,

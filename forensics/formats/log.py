@@ -5,16 +5,16 @@ Any text that no other format claims better is loaded as a log. Names of the eve
 
 from __future__ import annotations
 
-import codecs
 import re
 
 from forensics.artifact import Head, Sink, Source
 from forensics.formats._log_catalogue import catalogue
+from forensics.formats._log_encodings import encoding_of, holds_utf16
 from forensics.formats._log_metrics import parse_metrics
 from forensics.formats._log_prefix import Labels, parse
 from forensics.formats._log_session import Session
 
-VERSION = 9
+VERSION = 10
 TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
 PROVIDES = (
     "log_event",
@@ -84,11 +84,11 @@ def _has_prefix(text: str) -> bool:
 
 
 def _text_of(head: Head) -> str | None:
-    for mark, encoding in ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
-        if head.data.startswith(mark):
-            return head.data[2:].decode(encoding, "replace")
+    if encoding := encoding_of(head.data):
+        return head.data.decode(encoding, "replace").lstrip("\ufeff")
     sample = head.data.rstrip(b"\0")
-    if sample.count(b"\0") * 100 > len(sample):  # a NUL here and there is what a crash leaves in a log
+    # A NUL here and there is what a crash leaves in a log.
+    if sample.count(b"\0") * 100 > len(sample) and not holds_utf16(sample):
         return None
     control = sum(byte < 32 and byte not in b"\t\n\r\f\v\b\x1b\x07" for byte in sample[:4096])
     return None if control * 20 > len(sample[:4096]) else head.text
