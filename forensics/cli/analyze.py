@@ -44,7 +44,7 @@ def analyze(
         Folder for parsed artifacts; default OUT/cache.
     memory_limit
         Bound for the processes that load artifacts together, and for the database after them, such as 4GB; default
-        four fifths of what the machine or its cgroup has.
+        four fifths of what the machine or its cgroup has for loading, less for the database, which uses the disk.
     threads
         Artifacts that are loaded at a time, and threads of the database while it is filled.
     max_seconds
