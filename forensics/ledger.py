@@ -147,20 +147,22 @@ def earliest_anomaly(con: duckdb.DuckDBPyConnection, citations: Citations) -> An
     rows = con.execute(
         """
         SELECT c.message, c.rank, c.ts_ns, c.artifact_id, c.line, c.byte, c.weak, c.proc_id,
-            a.timeline, a.clock_error_ns, p.host
+            a.timeline, a.clock_error_ns, p.host, u.function || ' (' || u.file || ':' || u.line || ')'
         FROM (
             SELECT coalesce(exception || ': ', '') || coalesce(message, '') AS message,
                 rank, ts_ns, artifact_id, line, byte,
-                CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak, proc_id
+                CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak, proc_id, stack_id
             FROM log
-            WHERE (role IN ('primary', 'symptom', 'secondary') OR class = 'line.error')
+            WHERE (role IN ('primary', 'symptom', 'secondary') OR class IN ('line.error', 'env.command'))
               AND coalesce(class, '') NOT LIKE 'outcome.%' AND coalesce(fields ->> 'handled', 'false') <> 'true'
             UNION ALL
-            SELECT name || ' is ' || value, rank, ts_ns, artifact_id, line, NULL, 0, proc_id
+            SELECT name || ' is ' || value, rank, ts_ns, artifact_id, line, NULL, 0, proc_id, NULL
             FROM metric WHERE name IN ('loss', 'grad_norm') AND NOT isfinite(value)
         ) AS c
         JOIN artifact AS a ON a.id = c.artifact_id
         LEFT JOIN proc AS p ON p.id = c.proc_id
+        LEFT JOIN frame AS k ON k.id = c.stack_id
+        LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
         -- One of each process and file: within a file the first is the first.
         QUALIFY row_number() OVER (
             PARTITION BY c.artifact_id, c.proc_id ORDER BY c.weak, c.ts_ns NULLS LAST, c.line
@@ -190,7 +192,8 @@ def _may_be_as_early(row: Sequence[Any], first: Sequence[Any]) -> bool:
 
 def _anomaly(row: Sequence[Any], citations: Citations) -> Anomaly | None:
     evidence = citations.cite({"artifact_id": row[3], "line": row[4], "byte": row[5]})
-    return Anomaly(" ".join(str(row[0]).split())[:300], row[1], row[2], evidence) if evidence else None
+    where = f", in {row[11]}" if row[11] else ""
+    return Anomaly(" ".join(str(row[0]).split())[:300] + where, row[1], row[2], evidence) if evidence else None
 
 
 @lru_cache(maxsize=1)

@@ -119,6 +119,23 @@ def test_errors_that_nothing_names_are_evidence(tmp_path: Path) -> None:
     assert [(row["class"], row["role"]) for row in rows] == [("line.error", "evidence")] * 2
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "run.sh: line 4: warpctl-sync: command not found",
+        "/srv/run.sh: 4: warpctl-sync: not found",
+        "run.sh: line 9: /opt/x/bin/y: No such file or directory",
+        "run.sh: line 2: ./prepare: Permission denied",
+        "run.sh: line 5: MASTER_ADDR: unbound variable",
+        "zsh: command not found: warpctl-sync",
+    ],
+)
+def test_what_shells_say_of_a_script_is_an_error(tmp_path: Path, text: str) -> None:
+    (row,) = events(tmp_path, f"preparing\n{text}\nfile x: not found in cache, line 3: ok\n")
+    cls = "env.command" if "command not found" in text else "line.error"
+    assert (row["line"], row["class"], row["role"], row["message"]) == (2, cls, "evidence", text)
+
+
 def test_a_message_that_says_it_goes_on_is_evidence(tmp_path: Path) -> None:
     rows = events(tmp_path, f"WARNING: {OOM} Skipping this batch and continuing\nstep 2 loss 1.0\n")
     assert (rows[0]["signature"], rows[0]["role"]) == ("cuda-oom", "evidence")

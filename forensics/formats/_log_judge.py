@@ -25,7 +25,15 @@ _ERROR_TEXT = re.compile(
     r"\bERROR\b(?!_)|\bFATAL\b|\bCRITICAL\b|(?<![\w.])[A-Za-z]*Error: |(?<![\w-])[Ff]atal error|(?<![\w-])[Ee]rror: "
     r"|^Killed\b|Segmentation fault|core dumped|^Aborted\b|^Bus error"
 )
-_ERROR_WORDS = ("rror", "ERROR", "FATAL", "CRITICAL", "Killed", "fault", "dumped", "Abort")
+# What shells say of a script's line: `run.sh: line 4: warpctl: command not found`, `run.sh: 4: x: not found`.
+_SHELL_ERROR = re.compile(
+    r"\S{1,200}: (?:line )?\d{1,6}: .{1,300}?(?:not found|No such file or directory|Permission denied|unbound variable"
+    r"|bad substitution|ambiguous redirect|cannot execute.{0,60}|syntax error.{0,200})$|zsh: command not found: "
+)
+_ERROR_WORDS = (
+    "rror", "ERROR", "FATAL", "CRITICAL", "Killed", "fault", "dumped", "Abort", "not found", "No such file",
+    "Permission denied", "unbound variable", "bad substitution", "ambiguous redirect", "cannot execute",
+)  # fmt: skip
 _NOT_ERROR = re.compile(
     r"\b(?:0|no|without) errors?\b|ERROR=0|error: 0\b"
     r"|(?:mean|abs|max|l2|squared|train|val|test)\w*[ _][Ee]rror: [-\d.]",
@@ -159,7 +167,7 @@ def looks_like_error(line: Line) -> bool:
         return False
     if line.level in _LEVELS and line.prefixed:
         return True
-    return _ERROR_TEXT.search(beginning) is not None
+    return _ERROR_TEXT.search(beginning) is not None or _SHELL_ERROR.match(text[:1000]) is not None
 
 
 def line_facts(line: Line) -> dict[str, int | str]:

@@ -41,7 +41,7 @@ _STRUCTURE = (
     # A prefix within a line: another process cut it.
     r"|^\[\d{1,6},\d{1,6}\]<\w+>: ?\[\d|^\[rank\d+\]: ?\[rank|^\[default\d+\]:(?:\[rank\d+\]:)? ?\[default"
     r"|[a-z.,)\"']\[(?:rank\d|default\d|\d+,\d+\]<std)"
-    r"|NVIDIA-SMI \d|NVSMI LOG"
+    r"|NVIDIA-SMI \d|NVSMI LOG|not found$|command not found|: (?:line )?\d{1,6}: "
     r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED|most recent call first\):"
 )
 _METRIC = (
