@@ -259,6 +259,8 @@ def hints_from_name(name: str) -> Hints:
     """Rank, host and attempt as file name and folders tell them."""
     folder, _, file = name.rpartition("/")
     elastic = _ELASTIC.search(name)
+    if elastic:  # RUN_ID is a word of the user's and ends in random letters and digits: `one-rank_578i2lyn` is no rank
+        folder = name[: elastic.start()].rpartition("/")[0] + elastic[0].rpartition("/")[0]
     in_file = _ATTEMPT.search(file)
     attempt = in_file or _ATTEMPT.search(folder)
     host = next((part for part in reversed(folder.replace("!", "/").split("/")) if _HOST.match(part)), None)

@@ -40,6 +40,12 @@ def test_ranks_are_taken_from_names_only_where_they_say_rank(name: str, rank: in
     assert (hints.rank, hints.rank_origin) == (rank, origin)
 
 
+@pytest.mark.parametrize("run", ["nan-on-one-rank_578i2lyn", "long-run_12_zbejw2er", "node-7"])
+def test_the_run_of_a_torchelastic_folder_tells_neither_rank_nor_attempt_nor_host(run: str) -> None:
+    hints = hints_from_name(f"logs/{run}/attempt_0/1/stdout.log")
+    assert (hints.rank, hints.attempt, hints.local_rank, hints.host) == (None, 0, 1, None)
+
+
 def test_torchelastic_folders_give_attempt_and_local_rank() -> None:
     hints = hints_from_name("logs/none_abc/attempt_2/5/stderr.log")
     assert (hints.attempt, hints.local_rank, hints.rank) == (2, 5, None)
