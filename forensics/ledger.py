@@ -147,17 +147,22 @@ def earliest_anomaly(con: duckdb.DuckDBPyConnection, citations: Citations) -> An
     rows = con.execute(
         """
         SELECT c.message, c.rank, c.ts_ns, c.artifact_id, c.line, c.byte, c.weak, c.proc_id,
-            a.timeline, a.clock_error_ns, p.host, u.function || ' (' || u.file || ':' || u.line || ')'
+            a.timeline, a.clock_error_ns, p.host, u.function || ' (' || u.file || ':' || u.line || ')', c.row
         FROM (
             SELECT coalesce(exception || ': ', '') || coalesce(message, '') AS message,
                 rank, ts_ns, artifact_id, line, byte,
-                CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak, proc_id, stack_id
+                CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak, proc_id, stack_id, NULL AS row
             FROM log
             WHERE (role IN ('primary', 'symptom', 'secondary') OR class IN ('line.error', 'env.command'))
               AND coalesce(class, '') NOT LIKE 'outcome.%' AND coalesce(fields ->> 'handled', 'false') <> 'true'
             UNION ALL
-            SELECT name || ' is ' || value, rank, ts_ns, artifact_id, line, NULL, 0, proc_id, NULL
+            SELECT name || ' is ' || value, rank, ts_ns, artifact_id, line, NULL, 0, proc_id, NULL, NULL
             FROM metric WHERE name IN ('loss', 'grad_norm') AND NOT isfinite(value)
+            UNION ALL
+            -- The allocator's own record: whether the job caught the exception is not in it.
+            SELECT 'device ' || device || ' ran out of memory: ' || size_bytes || ' bytes were asked for',
+                rank, ts_ns, artifact_id, NULL, NULL, 0, proc_id, stack_id, row
+            FROM memory_event WHERE action = 'oom'
         ) AS c
         JOIN artifact AS a ON a.id = c.artifact_id
         LEFT JOIN proc AS p ON p.id = c.proc_id
@@ -191,7 +196,8 @@ def _may_be_as_early(row: Sequence[Any], first: Sequence[Any]) -> bool:
 
 
 def _anomaly(row: Sequence[Any], citations: Citations) -> Anomaly | None:
-    evidence = citations.cite({"artifact_id": row[3], "line": row[4], "byte": row[5]})
+    place = {"artifact_id": row[3], "line": row[4], "byte": row[5], "row": row[12]}
+    evidence = citations.cite({key: value for key, value in place.items() if key != "row" or value is not None})
     where = f", in {row[11]}" if row[11] else ""
     return Anomaly(" ".join(str(row[0]).split())[:300] + where, row[1], row[2], evidence) if evidence else None
 

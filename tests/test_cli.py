@@ -126,3 +126,10 @@ def test_what_the_readme_names_exists() -> None:
     help_text = forensics("--help").stdout
     for command in ("analyze", "query", "rules", "formats"):
         assert f"forensics {command}" in readme and command in help_text
+
+
+def test_an_empty_path_is_not_the_current_folder(tmp_path: Path) -> None:
+    done = forensics("analyze", "", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "the path is empty" in done.stderr
+    assert not list(tmp_path.iterdir())

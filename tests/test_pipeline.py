@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from support import ARTIFACTS, ROOT, needs_artifacts
 from trouble import dropped_in
 
 from forensics.errors import ForensicsError
@@ -269,3 +269,18 @@ def test_a_load_that_failed_by_a_fault_is_tried_again(tmp_path: Path) -> None:
 def test_results_are_never_written_over_the_artifacts(tmp_path: Path) -> None:
     with pytest.raises(ForensicsError, match="analyzed folder itself"):
         analyze(tmp_path, tmp_path)
+
+
+def test_a_text_that_need_not_be_a_log_rules_nothing_out(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "notes.txt").write_text("hello world\nanother line\n")
+    result = analyze(tmp_path / "job", tmp_path / "out")
+    assert result.verdict.status == "not-established"
+    assert not result.verdict.ruled_out
+
+
+@needs_artifacts
+def test_an_allocation_that_failed_is_named_although_its_cause_is_open(tmp_path: Path) -> None:
+    result = analyze(ARTIFACTS / "allocator" / "leak_staircase_oom.pickle", tmp_path / "out")
+    assert result.verdict.earliest is not None
+    assert "ran out of memory" in result.verdict.earliest.message

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 
 def analyze(
-    path: Path,
+    path: str,
     /,
     *,
     out: Path | None = None,
@@ -56,9 +56,14 @@ def analyze(
         Print nothing.
     """
     from forensics.configuration import Configuration, read_configuration
+    from forensics.errors import ForensicsError
     from forensics.pipeline import Settings
     from forensics.pipeline import analyze as run
 
+    if not path.strip():  # an unset variable in a script: the current folder was not meant
+        raise ForensicsError(
+            "analyze: the path is empty; expected a folder, a file or an archive ('.' for this folder)"
+        )
     settings = Settings(
         rules=rules or [],
         configuration=read_configuration(config) if config else Configuration(),

@@ -38,7 +38,7 @@ def tell_losses(source: Source, sink: Sink, clock: Clock, events: EventRows, sam
 
 def tell_coverage(
     sink: Sink, found: Survey, processes: Processes, events: EventRows, samples: SampleRows,
-    *, scheduled: bool, complete: bool, n_read: int,
+    *, scheduled: bool, stamped: bool, complete: bool, n_read: int,
 ) -> None:  # fmt: skip
     kept = events.kept
     if found.kernel:
@@ -49,7 +49,9 @@ def tell_coverage(
         return
     if scheduled:
         sink.cover("log_event.scheduler", job=True, complete=False, n_read=n_read, n_kept=kept.total())
-    for proc in sorted(processes.seen or {0}):
+    # A text without a stamp, a rank, a metric or an event may be anything: its silence rules nothing out.
+    told = stamped or bool(processes.seen) or kept.total() > 0 or any(samples.kept.values())
+    for proc in sorted(processes.seen or {0}) if told else ():
         sink.cover("log_event", proc=proc, complete=complete, n_read=n_read, n_kept=kept[proc])
     for proc, n in sorted(samples.kept.items()):
         sink.cover("sample", proc=proc, complete=complete, n_read=n_read, n_kept=n)

@@ -305,5 +305,6 @@ class Session:
         tell_losses(self._source, self._sink, self._clock, self._events, self._samples)
         tell_coverage(
             self._sink, self._survey, self._processes, self._events, self._samples,
-            scheduled=self._outcomes.scheduled, complete=not self._source.damage, n_read=self._n_lines,
+            scheduled=self._outcomes.scheduled, stamped=self._clock.kind != "none",
+            complete=not self._source.damage, n_read=self._n_lines,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from forensics.artifact import Head, Sink, Source
 
-VERSION = 1
+VERSION = 2
 TITLE = "Files that only look like evidence (pointers, other tools' traces, pages), named"
 PROVIDES = ()
 
@@ -98,3 +98,4 @@ def load(source: Source, sink: Sink) -> None:
     known = _look_alike(source.head(_LOOKED_AT).data)
     if known:
         sink.warn("look-alike", f"this is {known.name}: {known.advice}", known.hides)
+        sink.damaged("unknown")  # named, not read
