@@ -1,23 +1,25 @@
 """Measures speed and memory of loading logs, against reading the same lines in Python.
 
-    python benchmarks/logs.py [MEGABYTES] [--kind NAME]... [--files N [--end HOW]]
+    python benchmarks/logs.py [MEGABYTES] [--kind NAME]... [--files N [--kilobytes K] [--end HOW]]
 
 Writes each kind of log to a temporary folder, the same bytes at every run, and loads it in a fresh process. Speed is
 MB/s of CPU time, so per core, without the start of Python, imports and the catalogue; `of yard` is its ratio to the
 yardstick of the same file and run, `for line in open(f, "rb")` with one regular expression searched in each line.
 `ingest` adds recognition, hashing and the Parquet cache.
-`--files N`: N ranks of 1 MB each through the whole analysis; `--end`: how each of them ends.
+`--files N`: N ranks, each with a log of K kB (1000), through the whole analysis; `--end`: how each of them ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +36,19 @@ def write_log(path: Path, lines: Iterator[str], n_bytes: int, encoding: str = "u
             written += len(line)
             if written >= n_bytes:
                 break
+
+
+def write_job(folder: Path, n_ranks: int, n_bytes: int, end: str | None) -> None:
+    """A log for each rank; that of every 32nd differs in the rank only, for writing them takes longer than reading."""
+    for rank in range(n_ranks):
+        path, alike = folder / f"rank_{rank}.log", folder / f"rank_{rank % 32}.log"
+        if rank < 32:
+            write_log(path, training(rank), n_bytes)
+        else:
+            path.write_bytes(alike.read_bytes().replace(f"rank{rank % 32}]".encode(), f"rank{rank}]".encode()))
+    for rank in range(n_ranks if end else 0):
+        with (folder / f"rank_{rank}.log").open("a") as file:
+            file.write("\n" + ENDS[str(end)](rank))
 
 
 class _Discard:
@@ -73,45 +88,76 @@ def through_ingest(path: Path) -> int:
 
 
 def whole_analysis(path: Path) -> int:
-    from forensics.pipeline import analyze
+    """The analysis as a user runs it; what each stage took goes to stderr."""
+    from forensics import briefing, diagnosis, ledger, pipeline
 
-    with tempfile.TemporaryDirectory() as out:
-        done = analyze(path, out)
+    with Stages() as stages, tempfile.TemporaryDirectory() as out:
+        for module, name in (
+            (pipeline, "discover"), (pipeline, "ingest"), (pipeline, "assemble_case"), (pipeline, "judge"),
+            (ledger, "earliest_anomaly"), (diagnosis, "diagnose"), (briefing, "brief"), (pipeline, "render_html"),
+        ):  # fmt: skip
+            setattr(module, name, stages.timed(name, getattr(module, name)))
+        done = pipeline.analyze(path, out)
+        stages.tell("all")
         sizes = ", ".join(f"{p.name} {p.stat().st_size / 1e6:.1f} MB" for p in sorted(done.out.glob("*.*")))
-        print(f"  {done.verdict.status}: {done.verdict.sentence[:120]}\n  {len(done.findings)} findings; {sizes}",
+        print(f"  {done.verdict.status}: {done.verdict.sentence[:300]}\n  {len(done.findings)} findings; {sizes}",
               file=sys.stderr)  # fmt: skip
         return done.n_parsed
 
 
-def stages(path: Path) -> int:
-    """The analysis step by step: CPU seconds and memory after each go to stderr."""
-    import gc
+class Stages:
+    """Times stages, and watches the memory of this process and its children together."""
 
-    from forensics.assembly import assemble_case
-    from forensics.discovery import discover
-    from forensics.ingest import ingest
+    def __enter__(self) -> Stages:
+        self._ended = threading.Event()
+        self.peak_kib = 0
+        self._began = self._now()
+        self._watch = threading.Thread(target=self._look, daemon=True)
+        self._watch.start()
+        return self
 
-    def tell(stage: str) -> None:
-        gc.collect()
-        status = Path("/proc/self/status").read_text()
-        now = re.search(r"VmRSS:\s+(\d+)", status)
-        print(f"  {stage:10} cpu {time.process_time():7.2f} s, RSS {int(now[1]) / 1024 if now else 0:7.1f} MiB, "
-              f"peak {_peak_mib():7.1f} MiB", file=sys.stderr)  # fmt: skip
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._watch.join()
 
-    with tempfile.TemporaryDirectory() as out:
-        tell("start")
-        found = discover(path, Path(out) / "work")
-        tell("discover")
-        loaded = ingest(found, Path(out) / "cache")
-        tell("ingest")
-        assemble_case(loaded, Path(out) / "case.duckdb")
-        tell("assemble")
-    return len(loaded)
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **known: Any) -> Any:
+            before = self._now()
+            result = function(*args, **known)
+            self._print(name, before)
+            return result
+
+        return run
+
+    def tell(self, name: str) -> None:
+        self._print(name, self._began)
+
+    def _print(self, name: str, before: tuple[float, float]) -> None:
+        wall, cpu = (now - then for now, then in zip(self._now(), before, strict=True))
+        print(f"  {name:16} cpu {cpu:7.1f} s, wall {wall:7.1f} s; peak so far {self.peak_kib / 1024:6.0f} MiB with "
+              f"children, {_peak_mib():6.0f} MiB without", file=sys.stderr, flush=True)  # fmt: skip
+
+    def _now(self) -> tuple[float, float]:
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return time.perf_counter(), time.process_time() + ended.ru_utime + ended.ru_stime
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.2):
+            self.peak_kib = max(self.peak_kib, _tree_kib(os.getpid()))
 
 
-JOBS = {
-    "yardstick": yardstick, "load": load, "ingest": through_ingest, "analyze": whole_analysis, "stages": stages
-}  # fmt: skip
+def _tree_kib(pid: int) -> int:
+    """Resident memory of a process and those below it; pages that they share count for each."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
+    found = re.search(r"VmRSS:\s+(\d+)", status)
+    return (int(found[1]) if found else 0) + sum(_tree_kib(int(child)) for child in below)
+
+
+JOBS = {"yardstick": yardstick, "load": load, "ingest": through_ingest, "analyze": whole_analysis}
 
 
 def _peak_mib() -> float:
@@ -149,6 +195,7 @@ def main() -> None:
     parser.add_argument("megabytes", type=int, nargs="?", default=20)
     parser.add_argument("--kind", action="append", choices=sorted(KINDS))
     parser.add_argument("--files", type=int, default=0)
+    parser.add_argument("--kilobytes", type=int, default=1000)
     parser.add_argument("--end", choices=sorted(ENDS))
     parser.add_argument("--job", nargs=2)
     given = parser.parse_args()
@@ -176,15 +223,10 @@ def main() -> None:
         if given.files:
             logs = Path(folder) / "job"
             logs.mkdir()
-            for rank in range(given.files):
-                path = logs / f"rank_{rank}.log"
-                write_log(path, training(rank), 1_000_000)
-                if given.end:
-                    path.write_text(path.read_text() + "\n" + ENDS[given.end](rank))
-            for job in ("stages", "analyze"):
-                figures = measure(job, logs)
-                print(f"{given.files} ranks x 1 MB, {job}: {figures['cpu']:.1f} s CPU, {figures['wall']:.1f} s wall, "
-                      f"peak RSS {figures['rss']:.0f} MiB")  # fmt: skip
+            write_job(logs, given.files, given.kilobytes * 1000, given.end)
+            figures = measure("analyze", logs)
+            print(f"{given.files} ranks x {given.kilobytes} kB: {figures['cpu']:.1f} s CPU without children, "
+                  f"{figures['wall']:.1f} s wall, peak RSS without children {figures['rss']:.0f} MiB")  # fmt: skip
 
 
 if __name__ == "__main__":

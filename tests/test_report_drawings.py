@@ -250,6 +250,11 @@ def test_lanes_are_bounded_and_show_ranks_with_moments_first() -> None:
     assert drawing.n_hidden == 64 + 5 - MAX_LANES
 
 
+def test_lanes_hold_moments_that_are_a_nanosecond_apart() -> None:
+    drawing = lanes([Moment(demo.T0 + n, n, "exit", f"ended {n}") for n in range(2)], [])
+    assert drawing is not None and "+0.001 µs" in drawing.svg
+
+
 def test_there_are_no_lanes_without_two_comparable_moments() -> None:
     assert lanes([], []) is None
     assert lanes([Moment(demo.T0, 0, "exit", "ended")], []) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from forensics.report import text
@@ -33,14 +33,20 @@ def lanes(timeline: Sequence[Moment], processes: Sequence[ProcessView]) -> Lanes
     shown: list[int | None] = [None] if any(m.rank is None for _, m in numbered) else []
     shown += (eventful + quiet)[: MAX_LANES - len(shown)]
     shown.sort(key=lambda rank: -1 if rank is None else rank)
-    scale = fit(min(times), max(times), _LEFT, _WIDTH - _RIGHT, pad=0.04)
+    begin = min(times)
+    scale = fit(0, max(times) - begin, _LEFT, _WIDTH - _RIGHT, pad=0.04)
     height = _TOP + _LANE * len(shown) + 24
     parts = [_axis(scale, height)]
+
+    def place(ts_ns: int) -> float:
+        # Doubles of ns since 1970 are 256 ns apart.
+        return scale(ts_ns - begin)
+
     for row, rank in enumerate(shown):
         y = _TOP + _LANE * (row + 0.5)
         bars = [p for p in processes if p.rank == rank and rank is not None]
-        parts.append(_lane(rank, y, bars, scale, epoch))
-        parts.append(_chips([(n, m) for n, m in numbered if m.rank == rank], y, scale))
+        parts.append(_lane(rank, y, bars, place, epoch))
+        parts.append(_chips([(n, m) for n, m in numbered if m.rank == rank], y, place))
     svg = element(
         "svg",
         element("title", "Ranks over time", id="lanes-title") + "".join(parts),
@@ -59,8 +65,7 @@ def _axis(scale: Scale, height: float) -> str:
     unit, factor = ("s", 1e9) if span > 2e9 else ("ms", 1e6) if span > 2e6 else ("µs", 1e3)
     if span > 600e9:
         unit, factor = "min", 60e9
-    first = scale.low + 0.04 / 1.08 * span  # the first moment: `fit` padded by 4 % on both sides
-    shown = Scale((scale.low - first) / factor, (scale.high - first) / factor, scale.start, scale.end)
+    shown = Scale(scale.low / factor, scale.high / factor, scale.start, scale.end)
     for value, label in shown.ticks(7):
         x = shown(value)
         parts.append(element("path", d=f"M{coordinate(x)} {_TOP:g}V{coordinate(base)}", class_="grid"))
@@ -70,14 +75,14 @@ def _axis(scale: Scale, height: float) -> str:
     return "".join(parts)
 
 
-def _lane(rank: int | None, y: float, bars: list[ProcessView], scale: Scale, epoch: bool) -> str:
+def _lane(rank: int | None, y: float, bars: list[ProcessView], place: Callable[[int], float], epoch: bool) -> str:
     name = "job" if rank is None else f"rank {rank}"
     parts = [element("text", escaped(name), x=_LEFT - 12, y=y + 4, text_anchor="end", class_="lane-name")]
     for bar in bars[:20]:
         first, last = bar.first_seen_ns, bar.last_seen_ns
         if first is None or last is None or text.has_epoch(first) != epoch or text.has_epoch(last) != epoch:
             continue
-        start, end = max(scale(first), _LEFT), min(scale(last), _WIDTH - _RIGHT)
+        start, end = max(place(first), _LEFT), min(place(last), _WIDTH - _RIGHT)
         if end < start:
             continue
         label = f"{name}: {bar.outcome}, seen {text.moment(first)} to {text.moment(last)}"
@@ -86,11 +91,11 @@ def _lane(rank: int | None, y: float, bars: list[ProcessView], scale: Scale, epo
     return "".join(parts)
 
 
-def _chips(moments: list[tuple[int, Moment]], y: float, scale: Scale) -> str:
+def _chips(moments: list[tuple[int, Moment]], y: float, place: Callable[[int], float]) -> str:
     """Numbers of the moments on the lane; those closer than a chip share one."""
     clusters: list[list[tuple[int, Moment]]] = []
     for numbered in moments:
-        if clusters and scale(numbered[1].ts_ns) - scale(clusters[-1][0][1].ts_ns) < 34:
+        if clusters and place(numbered[1].ts_ns) - place(clusters[-1][0][1].ts_ns) < 34:
             clusters[-1].append(numbered)
         else:
             clusters.append([numbered])
@@ -104,7 +109,7 @@ def _chips(moments: list[tuple[int, Moment]], y: float, scale: Scale) -> str:
         else:
             label = f"{first}…{last}"
         width = max(20.0, text_width(label, _FONT_PX, bold=True) + 10)
-        x = min(scale(cluster[0][1].ts_ns), _WIDTH - width / 2 - 1)
+        x = min(place(cluster[0][1].ts_ns), _WIDTH - width / 2 - 1)
         title = "; ".join(f"{n}: {m.label}" for n, m in cluster[:4])
         parts.append(
             element(

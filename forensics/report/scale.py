@@ -35,7 +35,7 @@ def fit(low: float, high: float, start: float, end: float, *, may_be_log: bool =
     """A scale that holds both values, widened by `pad` of its range; equal or missing values get room around them."""
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high = 0.0, 1.0
-    low, high = max(low, -1e300), min(high, 1e300)  # differences beyond overflow
+    low, high = max(float(low), -1e300), min(float(high), 1e300)  # differences beyond overflow
     if may_be_log and low > 0 and high / max(low, 1e-300) >= _LOG_FROM:
         low = max(low, 1e-300)
         room = min((math.log10(high) - math.log10(low)) * pad, 7.0)  # stays within what a double holds
