@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import math
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from support import ARTIFACTS, SHARED, MemorySink, load, needs_artifacts
 from forensics.artifact import Head, Source
 from forensics.formats import log
 from forensics.formats._log_metrics import parse_metrics
+from forensics.formats._log_rows import MAX_SAME
 from forensics.states import CAPABILITIES
 
 OOM = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 0 bytes is free."
@@ -246,7 +248,11 @@ def test_a_line_without_end_is_read_in_pieces(tmp_path: Path) -> None:
 def test_a_flood_is_bounded_and_said_so(tmp_path: Path) -> None:
     sink = read(tmp_path, "NVRM: Xid (PCI:0000:3b:00): 13, pid=1, x\n" * 6000 + "RuntimeError: boom\n")
     rows = sink.rows("log_event")
-    assert len(rows) == 5001 and rows[-1]["exception"] == "RuntimeError"
+    before, since = MAX_SAME + 1, MAX_SAME + 1  # the last 128 KiB hold more than that
+    assert len(rows) == before + since + 1 and rows[-1]["exception"] == "RuntimeError"
+    repeated = [json.loads(row["fields"]) for row in rows if "n_repeats" in (row["fields"] or "")]
+    assert [row["n_repeats"] for row in repeated] and sum(row["n_repeats"] for row in repeated) == 6000 - 2 * MAX_SAME
+    assert repeated[-1]["last_line"] == 6000
     assert [warning["code"] for warning in sink.warnings] == ["too-many-events"]
 
 

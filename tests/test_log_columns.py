@@ -126,6 +126,7 @@ def reading(least: int, block: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_log_columns, "MIN_LINES", least)
         patch.setattr(_log_lines, "BLOCK_BYTES", block)
+        patch.setattr(_log_lines, "LAST_BYTES", block // 2)
         yield
 
 
@@ -165,7 +166,7 @@ def test_lines_that_say_nothing_may_be_left_out(
     with reading(_log_columns.MIN_LINES, block), pytest.MonkeyPatch.context() as patch:
         patch.setattr(_log_quiet, "_MANY_SEARCHED", searched)
         left_out = everything(load(log, path))
-        patch.setattr(Quiet, "sort", lambda self, block, notable: Sorted(notable, set(), {}))
+        patch.setattr(Quiet, "sort", lambda self, block, notable: Sorted(notable, set(), {}, {}))
         assert everything(load(log, path)) == left_out
 
 
@@ -269,7 +270,7 @@ def test_samples_beyond_the_bound_are_thinned_evenly_and_said_so(
     assert 1500 < len(rows) < 4500
     between = [row for row in rows if 2000 < row["line"] < 11_000 and row["line"] != 9001]
     steps = [{row["step"] for row in between if row["proc"] == proc} for proc in (1, 2)]
-    assert steps[0] == steps[1] and len(steps[0]) > 100
+    assert len(steps[0]) > 100 and len(steps[0] ^ steps[1]) < 3  # one where a block ended between them
     (warning,) = sink.warnings
     assert warning["code"] == "too-many-samples" and warning["message"].startswith(f"{12_000 - len(rows)} ")
     slow, fast = both_ways(path, 8192)

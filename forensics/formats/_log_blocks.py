@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from forensics.artifact import Frame
 from forensics.formats._log_catalogue import Match, catalogue
 from forensics.formats._log_prefix import Line
-from forensics.formats._log_threads import Dump
+from forensics.formats._log_threads import THREAD, Dump
 
 MESSAGE_CHARACTERS = 64 * 1024
 MAX_FRAMES = 512  # of one stack: the first and last 256 of a deeper one
+# A message of which nothing came for so many lines of the log is over; its writer may have ended with it.
+QUIET_LINES = {"message": 256, "frames": 4096}
+CHECKED_EVERY = 128  # lines
 MAX_LINES = 20_000  # of one message or traceback
 
 FRAME = re.compile(r'(\s*)File "([^"]{1,400})", line (\d{1,9})(?:, in (.{1,300}))?\s*$')
@@ -66,6 +69,10 @@ _WRAPPED_OOM = re.compile(
 )
 _OPEN_ENDS = (":", ",", "(", "[", "{", " by", " and", " or", " the", " to", " of", " is", " has", " a", " with", " ")
 _PROGRESS = re.compile(r"\s*\d{1,3}%\|")
+_FAULT_LINE = re.compile(
+    r"\s*(?:<no Python frame>|\.\.\.$|Binary file |<.{0,80}>$|Extension modules:|Python runtime state"
+    r"|Current thread's C)"
+)
 _ECHO = re.compile(r"\s+(?:warnings\.warn|return Variable\._exec|_warn)")
 
 
@@ -100,10 +107,19 @@ class Block:
     matches: list[Match] | None = None  # of its first line
     at_margin: bool = False  # inside an exception group
     dump: Dump | None = None  # of faulthandler
+    words: list[bytes] = field(default_factory=list)  # of its lines
+    next_words: bytes = b""  # of the line of its process that ended it
+    decisive: int | None = None  # which of its lines names the exception's type
 
     @property
     def message(self) -> str:
         return "\n".join(self.lines)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is an exception, alone and whole."""
+        marked = self.at_margin or "in_group" in self.facts
+        return self.kind == "exception" and self.exception is not None and not marked
 
     def add_frame(self, frame: Frame) -> None:
         if len(self.frames) >= MAX_FRAMES:
@@ -121,6 +137,7 @@ class Block:
     def start_message(self, exception: str | None, message: str, number: int, byte: int | None) -> None:
         """The decisive line: the one with the exception's type."""
         self.state, self.exception, self.line, self.byte = "message", exception, number, byte
+        self.decisive = len(self.words) if number > self.first_line else 0
         if message:
             self.append(message[:MESSAGE_CHARACTERS])
 
@@ -179,3 +196,25 @@ def _is_prose(text: str) -> bool:
 
 def _same_logger(block: Block, line: Line) -> bool:
     return (line.writer, line.level) == (block.writer, block.level)
+
+
+def take_fault(block: Block, text: str, number: int) -> bool:
+    """Takes a line of a dump of faulthandler; whether it is one."""
+    if thread := THREAD.match(text.strip()):
+        if block.dump is not None:
+            block.dump.start(thread, number)
+        # Keep the crashing thread's frames, else those of the last thread, which is the main one.
+        if not (block.frames and "current" in block.facts):
+            block.frames.clear()
+        block.state = "other" if "current" in block.facts else "frames"
+        if "Current thread" in text:
+            block.facts["current"] = 1
+        return True
+    if m := FAULT_FRAME.match(text):
+        frame = Frame(m[3].strip(), m[1], int(m[2]) if m[2].isdigit() else None)
+        if block.dump is not None:
+            block.dump.add(frame)
+        if block.state == "frames":
+            block.add_frame(frame)
+        return True
+    return not text.strip() or _FAULT_LINE.match(text) is not None

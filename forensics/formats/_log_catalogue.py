@@ -8,6 +8,7 @@ Keys of an entry, whose table name is the signature's name:
 * `class`, `role`, `source`, `level`: columns of log_event. `refines`: entries that a match of this one replaces.
 * `parts`: further fields, each with a pattern of one group, or `{ pattern, combine = "first | last | sum | count" }`.
 * `cases`: `{ when = FIELD, is = [VALUES] }` or `{ when = FIELD, matches = PATTERN }` with other columns or fields.
+* `apart`: captured fields whose values tell kinds apart, so that a flood of one hides none of another.
 * `constants`: fields of every match. `example`, `examples`, `near_miss`: texts that must and must not match.
 """
 
@@ -25,6 +26,7 @@ from forensics.formats._log_fields import Value, combine, own_process_bytes, typ
 
 FOLDER = Path(__file__).resolve().parent / "signatures"
 _NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+_WITHOUT_VALUES = re.compile(r"\{\d+(?:,\d*)?\}|\\d|0-9|\(\?P<\w+>")
 _KNOWN_TEXTS = 8192
 _KNOWN_CHARACTERS = 1024
 MATCHED_CHARACTERS = 16 * 1024  # of a message; bounds the cost of patterns on hostile lines
@@ -58,6 +60,7 @@ class Match:
     cls: str
     role: str
     fields: dict[str, Value]
+    kind: str  # the name, with what tells apart events that are counted each for itself
 
 
 @dataclass
@@ -76,6 +79,7 @@ class Signature:
     examples: tuple[str, ...]
     near_misses: tuple[str, ...]
     constants: dict[str, Value] = field(default_factory=dict)
+    apart: tuple[str, ...] = ()
 
     @cached_property
     def regex(self) -> re.Pattern[str]:
@@ -85,13 +89,23 @@ class Signature:
     def part_regexes(self) -> list[tuple[str, re.Pattern[str], str]]:
         return [(name, re.compile(pattern), how) for name, (pattern, how) in self.parts.items()]
 
-    def match(self, text: str, *, bare: bool = False) -> Match | None:
-        """What the entry says of a text. `bare`: without fields and cases, for a row that is only counted."""
+    @cached_property
+    def is_blind(self) -> bool:
+        """Whether what the entry says does not depend on the values of digits."""
+        return not self.apart and re.search(r"\d", _WITHOUT_VALUES.sub("", self.pattern)) is None
+
+    def kind(self, found: re.Match[str]) -> str:
+        """What events are counted under."""
+        return ":".join((self.name, *(found[name] or "" for name in self.apart))) if self.apart else self.name
+
+    def match(self, text: str, counted: Set[str] = frozenset()) -> Match | None:
+        """What the entry says of a text; without fields and cases where it is of a kind that is only counted."""
         found = self.regex.search(text)
         if found is None:
             return None
-        if bare:
-            return Match(self.name, self.source, self.level, self.cls, self.role, {})
+        kind = self.kind(found)
+        if kind in counted:
+            return Match(self.name, self.source, self.level, self.cls, self.role, {}, kind)
         fields = dict(self.constants)
         for name, captured in found.groupdict().items():
             if captured is not None and (value := typed(name, captured)) is not None:
@@ -102,16 +116,18 @@ class Signature:
                 fields[name] = value
         if "allocated_bytes" in fields:
             self._settle_processes(text, fields)
-        return self.settle(fields)
+        return self.settle(fields, kind)
 
-    def settle(self, fields: dict[str, Value]) -> Match:
+    def settle(self, fields: dict[str, Value], kind: str = "") -> Match:
         """What the entry says of captured fields, cases applied."""
         said: dict[str, Any] = {"class": self.cls, "role": self.role, "level": self.level}
         for case in self.cases:
             if case.holds(fields.get(case.when)):
                 said.update(case.changes)
         more = {key: value for key, value in said.items() if key not in {"class", "role", "level"}}
-        return Match(self.name, self.source, said["level"], said["class"], said["role"], {**fields, **more})
+        return Match(
+            self.name, self.source, said["level"], said["class"], said["role"], {**fields, **more}, kind or self.name
+        )
 
     def _settle_processes(self, text: str, fields: dict[str, Value]) -> None:
         if "process_bytes" in fields or "other_bytes" not in fields:
@@ -162,10 +178,10 @@ class Catalogue:
     def match(self, text: str, counted: Set[str] = frozenset()) -> list[Match]:
         """Every entry that the text matches, without those that a matching entry refines; in catalogue order.
 
-        `counted`: names of entries whose matches are only counted.
+        `counted`: kinds of which matches are only counted.
         """
         text = text[:MATCHED_CHARACTERS]
-        tried = ((s.name, s.match(text, bare=s.name in counted)) for s in self.hinted(text))
+        tried = ((s.name, s.match(text, counted)) for s in self.hinted(text))
         matches = {name: match for name, match in tried if match is not None}
         return self.unrefined(list(matches.values()))
 
@@ -259,6 +275,7 @@ def _signature(name: str, family: str, entry: dict[str, Any]) -> Signature:
         examples=(entry["example"], *entry.get("examples", ())),
         near_misses=tuple(_texts(entry["near_miss"])),
         constants=dict(entry.get("constants", {})),
+        apart=tuple(entry.get("apart", ())),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forensics.artifact import Sink, Source
 from forensics.formats._log_processes import Processes, Survey
-from forensics.formats._log_rows import EventRows
+from forensics.formats._log_rows import MAX_SAME, EventRows
 from forensics.formats._log_samples import MAX_SAMPLES, SampleRows
 from forensics.formats._log_time import Clock
 
@@ -18,8 +18,9 @@ def tell_losses(source: Source, sink: Sink, clock: Clock, events: EventRows, sam
     if events.n_dropped:
         sink.warn(
             "too-many-events",
-            f"{events.n_dropped} further events of kinds that occur very often were counted, not kept",
-            "how often and when the most frequent messages came later on",
+            f"{events.n_dropped} further events of kinds that occur very often were counted, not kept: after the "
+            f"first {MAX_SAME} and before the end of the log, one row tells how many (n_repeats, last_line)",
+            "when each of the most frequent messages came in the middle of the log, and its figures",
         )
     if samples.n_dropped:
         sink.warn(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from forensics.formats._log_blocks import Block
-from forensics.formats._log_catalogue import Catalogue, Match
+from forensics.formats._log_catalogue import Catalogue, Match, Signature
 from forensics.formats._log_fields import Value
 from forensics.formats._log_prefix import Labels, Line, parse
 from forensics.formats._log_tables import Entry
@@ -49,6 +51,9 @@ _WRITERS = {
 }  # fmt: skip
 
 
+_Named = TypeVar("_Named", Match, Signature)
+
+
 @dataclass
 class Said:
     """One row's worth of what a message says."""
@@ -59,6 +64,7 @@ class Said:
     cls: str
     role: str
     fields: dict[str, Value] = field(default_factory=dict)
+    kind: str = ""
 
 
 def judge(block: Block, text: str, matches: list[Match], expected: bool) -> list[Said]:
@@ -69,11 +75,12 @@ def judge(block: Block, text: str, matches: list[Match], expected: bool) -> list
     context = "test-output" if expected else block.context
     if context is not None:
         facts["context"] = context
-    if any(m.role != "noise" for m in matches):
-        matches = [m for m in matches if m.role != "noise"]  # disclaimers inside the message of something else
+    matches = said_by(matches)
     handled = context is None and is_handled(block, text)
-    said = [Said(m.source, block.level or m.level, m.name, m.cls, m.role, {**m.fields, **facts}) for m in matches]
-    if block.exception is not None and all(_names_nothing(m) for m in matches):
+    said = [
+        Said(m.source, block.level or m.level, m.name, m.cls, m.role, {**m.fields, **facts}, m.kind) for m in matches
+    ]
+    if block.exception is not None and leave_unnamed(matches):
         said.insert(0, Said("python", block.level or "error", None, *_unnamed(block), dict(facts)))
     elif block.exception is None and not matches:
         cls = "exception.unknown" if block.kind == "exception" else UNNAMED_ERROR
@@ -88,18 +95,43 @@ def judge(block: Block, text: str, matches: list[Match], expected: bool) -> list
     return said
 
 
-def _names_nothing(match: Match) -> bool:
+def said_by(matches: list[_Named]) -> list[_Named]:
+    """Matches or entries without disclaimers inside the message of something else."""
+    return [m for m in matches if m.role != "noise"] or matches
+
+
+def kinds(block: Block, matches: list[Match], exception_kind: Callable[[str, str], str]) -> list[str]:
+    """What the rows of a message are counted under. `exception_kind`: of a class and type that no entry names."""
+    if block.exception is None and not matches:
+        return ["exception.unknown" if block.kind == "exception" else UNNAMED_ERROR]
+    said = said_by(matches)
+    found = [match.kind for match in said]
+    if block.exception is not None and leave_unnamed(said):
+        found.append(exception_kind(exception_class(block.exception), block.exception))
+    return found
+
+
+def leave_unnamed(matches: Iterable[Match | Signature]) -> bool:
+    """Whether none of what an exception's message says names it."""
+    return all(_names_nothing(match) for match in matches)
+
+
+def _names_nothing(match: Match | Signature) -> bool:
     return match.role == "performance" or (match.role == "noise" and match.cls == "meta")
 
 
 def _unnamed(block: Block) -> tuple[str, str]:
     """Class and role of an exception that no entry names; one that follows another is its consequence."""
-    name = (block.exception or "").rsplit(".", 1)[-1]
-    if name.endswith("ExceptionGroup"):
-        return "exception.group", "secondary"
-    if name.endswith("Warning"):
-        return "exception.warning", "evidence"
-    return "exception.unknown", "secondary" if "chain" in block.facts else "primary"
+    cls = exception_class(block.exception or "")
+    role = {"exception.group": "secondary", "exception.warning": "evidence"}.get(cls)
+    return cls, role or ("secondary" if "chain" in block.facts else "primary")
+
+
+def exception_class(exception: str) -> str:
+    """The class of an exception that no entry names."""
+    if exception.endswith("ExceptionGroup"):
+        return "exception.group"
+    return "exception.warning" if exception.endswith("Warning") else "exception.unknown"
 
 
 def _source(block: Block) -> str:

@@ -20,6 +20,7 @@ from forensics.formats._log_encodings import LOOKED_AT, LineDecoder, Transcoded,
 from forensics.formats._log_records import Unwrapped, holds_records, unwrap
 
 BLOCK_BYTES = 8 << 20
+LAST_BYTES = 128 << 10  # of the last part of a log
 PIECE_BYTES = 64 * 1024  # longer pieces of a line are cut into several
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,512}(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -32,18 +33,23 @@ _WRITER_BYTES = 17
 
 
 class Piece(NamedTuple):
-    """A line, or what lies between two carriage returns of it. `number` counts line feeds from 1."""
+    """A line, or what lies between two carriage returns of it. `number` counts line feeds from 1.
+
+    `words`: its text without digits; empty where another process cut the line.
+    """
 
     number: int
     byte: int | None
     text: str
+    words: bytes = b""
 
 
 class Block:
     """Whole lines of a log as pieces, cleaned of control sequences.
 
     `words` has the texts without digits, each once, in the order of their first piece; `codes` the place there of each
-    piece's. `n_feeds` is the number of line feeds. `origin`: where the lines of records stand, relative to the first.
+    piece's. `n_feeds` is the number of line feeds. `is_last`: the log ends with it.
+    `origin`: where the lines of records stand, relative to the first.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Block:
         self._origin = origin
         self._first_number = first_number
         self._first_byte = first_byte
+        self.is_last = False
         # Of each piece, where lines are not pieces already: its part between line ends, and lines before that part.
         self._parts: memoryview | None = None
         self._lines_before = memoryview(b"")
@@ -100,11 +107,12 @@ class Block:
             text = raw.decode()
         except UnicodeDecodeError:
             text = self._decoder.text(raw, self._first_number + line)
-        return Piece(self._first_number + line, None if self._first_byte is None else self._first_byte + byte, text)
+        at = None if self._first_byte is None else self._first_byte + byte
+        return Piece(self._first_number + line, at, text, self.words_of(index))
 
     def words_of(self, index: int) -> bytes:
         """The piece's text without digits."""
-        return self.words[self._codes[index]]
+        return self.words[self.codes_view[index]]
 
     def raw(self, index: int) -> bytes:
         """The piece's bytes, cleaned."""
@@ -167,7 +175,7 @@ class Block:
         return part if self._parts is None else self._lines_before[part], self._offsets[part] + part
 
     @cached_property
-    def _codes(self) -> memoryview:
+    def codes_view(self) -> memoryview:
         return memoryview(self.codes.buffers()[1]).cast("i")[self.codes.offset :]
 
     @cached_property
@@ -247,24 +255,42 @@ def read_blocks(stream: BinaryIO, decoder: LineDecoder | None = None) -> Iterato
         stream, data = io.BufferedReader(Transcoded(stream, data, encoding), buffer_size=1 << 20), b""
     elif data.startswith(codecs.BOM_UTF8):
         byte, data = len(codecs.BOM_UTF8), data[len(codecs.BOM_UTF8) :]
-    number = 1
+    number, ended = 1, False
     decoder = decoder or LineDecoder()
-    while data := data + stream.read(max(BLOCK_BYTES - len(data), 0)):
-        if byte is not None and holds_utf16(data):
-            stream = io.BufferedReader(Transcoded(stream, data, None), buffer_size=1 << 20)
-            byte, data = None, stream.read(BLOCK_BYTES)
-        if not data.endswith(b"\n"):
-            data += stream.readline(BLOCK_BYTES)  # of a longer line the next block's pieces keep the number
-        unwrapped = unwrap(data) if holds_records(data) else None
-        if unwrapped is None:
-            block = Block(data, number, byte, decoder=decoder)
-            n_feeds = block.n_feeds
-        else:
-            block = Block(unwrapped.text, number, byte, unwrapped, decoder=decoder)
-            n_feeds = data.count(b"\n")
-        if not data.isascii():
-            decoder.study(block.words)
-        yield block
-        number += n_feeds
-        byte = None if byte is None else byte + len(data)
-        data = b""
+    while data or not ended:
+        more = stream.read(BLOCK_BYTES)
+        left, ended = data + more, not more
+        if byte is not None and holds_utf16(left):
+            stream = io.BufferedReader(Transcoded(stream, left, None), buffer_size=1 << 20)
+            byte, data, ended = None, b"", False
+            continue
+        size = len(left) if ended else _whole_lines(left)
+        data, left = left[:size], left[size:]
+        if data:
+            block, n_feeds = _block(data, number, byte, decoder)
+            block.is_last = ended
+            if not data.isascii():
+                decoder.study(block.words)
+            yield block
+            number += n_feeds
+            byte = None if byte is None else byte + len(data)
+        data = left
+
+
+def _block(data: bytes, number: int, byte: int | None, decoder: LineDecoder) -> tuple[Block, int]:
+    """A block, and how many line feeds the log has there."""
+    unwrapped = unwrap(data) if holds_records(data) else None
+    if unwrapped is not None:
+        return Block(unwrapped.text, number, byte, unwrapped, decoder=decoder), data.count(b"\n")
+    block = Block(data, number, byte, decoder=decoder)
+    return block, block.n_feeds
+
+
+def _whole_lines(data: bytes) -> int:
+    """How much of what was read so far is not the last part of the log, in whole lines.
+
+    Of a very long line less; the next block's pieces keep its number.
+    """
+    longest = len(data) - LAST_BYTES
+    end = data.rfind(b"\n", 0, max(longest, 0)) + 1
+    return longest if not end and longest >= 2 * BLOCK_BYTES else end

@@ -8,6 +8,7 @@ from forensics.formats._log_blocks import Block
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_processes import Processes
 from forensics.formats._log_rows import Event, EventRows
+from forensics.formats._log_sequences import Sequences
 from forensics.formats._log_tables import Entry
 from forensics.formats._log_threads import LogThreads
 from forensics.formats._log_time import Clock
@@ -21,12 +22,16 @@ _SCHEDULERS = {"slurm", "kubernetes", "lsf", "scheduler"}
 class Outcomes:
     """Takes finished blocks and entries of tables; owns their stacks."""
 
-    def __init__(self, sink: Sink, events: EventRows, processes: Processes, clock: Clock, tests: judge.TestRun) -> None:
+    def __init__(
+        self, sink: Sink, events: EventRows, processes: Processes, clock: Clock, tests: judge.TestRun,
+        sequences: Sequences,
+    ) -> None:  # fmt: skip
         self._sink = sink
         self._events = events
         self._processes = processes
         self._clock = clock
         self._tests = tests
+        self._sequences = sequences
         self._catalogue = catalogue()
         self._stacks = Stacks()
         self._n_stacks = 0
@@ -44,16 +49,17 @@ class Outcomes:
             if not block.lines:
                 return
         frames = list(reversed(block.frames)) if block.kind == "fault" else block.frames
+        text = f"{block.exception}: {block.message}" if block.exception else block.message
+        matches = block.matches if block.matches is not None and len(block.lines) == 1 else self._catalogue.match(text)
+        kinds = judge.kinds(block, matches, self._events.exception_kind)
+        if self._events.full(block.proc, block.line).issuperset(kinds):
+            self._events.drop(block.proc, kinds, block.line)
+            self._sequences.learn(block, text, kinds)
+            return
         stack_id = None
         if frames and self._n_stacks < _MAX_STACKS:
             stack_id = self._stacks.add(frames)
             self._n_stacks += 1
-        text = f"{block.exception}: {block.message}" if block.exception else block.message
-        full = self._events.full(block.proc)
-        matches = block.matches if block.matches is not None and len(block.lines) == 1 else self._catalogue.match(text)
-        if full and block.exception is None and matches and all(match.name in full for match in matches):
-            self._events.n_dropped += len([m for m in matches if m.role != "noise"] or matches)
-            return
         echoes = any(match.name in _ECHOES for match in matches)
         for said in judge.judge(block, text, matches, self._tests.expected(block.line)):
             if echoes and said.signature not in _ECHOES and self._events.holds(None, said.signature):
@@ -62,10 +68,13 @@ class Outcomes:
 
     def _add(self, block: Block, said: judge.Said, stack_id: int | None) -> None:
         self.scheduled |= said.source in _SCHEDULERS or (said.cls.startswith("sched.") and said.role == "primary")
+        kind = said.kind
+        if said.signature is None and block.exception is not None:
+            kind = self._events.exception_kind(said.cls, block.exception)
         self._events.add(
             Event(
                 block.proc, block.line, block.byte, block.ts_ns, block.step, said.source, said.level, said.signature,
-                said.cls, said.role, block.exception, block.message or None, stack_id, said.fields,
+                said.cls, said.role, block.exception, block.message or None, stack_id, said.fields, kind,
             )
         )  # fmt: skip
 

@@ -23,6 +23,7 @@ from forensics.formats._log_metrics import may_count
 from forensics.formats._log_prefix import Labels, Line, parse
 from forensics.formats._log_processes import Processes
 from forensics.formats._log_rows import EventRows
+from forensics.formats._log_sequences import Run, Sequences
 from forensics.formats._log_tables import starts_table
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")
@@ -34,7 +35,6 @@ _MANY_SEARCHED = 200
 _SEARCHED_BYTES = 2000
 # Bytes on which `re` and RE2 do not agree whether they are letters or spaces.
 _OTHERWISE = re.compile(rb"[\x80-\xff\x0b\x1c-\x1f]")
-_WITHOUT_VALUES = re.compile(r"\{\d+(?:,\d*)?\}|\\d|0-9|\(\?P<\w+>")
 # Entries with consequences beyond their row.
 _TAKEN = {"fatal-python-error", "faulthandler-timeout", "anomaly-forward", "anomaly-induced", "nccl-init"}
 # What the following of tracebacks, dumps and tests looks for.
@@ -59,28 +59,40 @@ class Hints(NamedTuple):
     named: bool  # they may name their process
     skippable: bool  # lines that say nothing need not even be counted to their process
     blind: bool  # what they say does not depend on the values of digits
+    counting: bool  # they may say a step or metrics
+
+
+class Flood(NamedTuple):
+    """What a piece says of which no more rows are kept. `calm`: its process need not be told from the line."""
+
+    key: tuple[int, tuple[str, ...]]  # process and kinds
+    calm: bool
 
 
 class Sorted(NamedTuple):
     """Pieces that have to be taken; those among them that only tell of a process that writes; those that say only what
-    is not kept any more, with the number of rows that they would give."""
+    is not kept any more."""
 
     taken: list[int]
     quiet: set[int]
-    flood: dict[int, int]
+    flood: dict[int, Flood]
+    runs: dict[int, Run]  # exceptions of the same kind, by their first pieces
 
 
 class Quiet:
-    def __init__(self, catalogue: Catalogue, labels: Labels, processes: Processes, events: EventRows) -> None:
+    def __init__(
+        self, catalogue: Catalogue, labels: Labels, processes: Processes, events: EventRows, sequences: Sequences
+    ) -> None:
         self._catalogue = catalogue
         self._labels = labels
         self._processes = processes
         self._events = events
         self._hints: dict[bytes, Hints | None] = {}
         self._said: dict[bytes, int] = {}
+        self.sequences = sequences
 
     def sort(self, block: Block, notable: list[int]) -> Sorted:
-        found = Sorted([], set(), {})
+        found = Sorted([], set(), {}, self.sequences.find(block, notable))
         of_words: dict[bytes, list[int]] = {}
         for index in notable:
             of_words.setdefault(block.words_of(index), []).append(index)
@@ -91,24 +103,30 @@ class Quiet:
                 continue
             if not hints.named:
                 self._processes.number(hints.line)
-            for index, names in self._names(block, indices, hints):
-                if names is None or (names and not self._is_full(block, index, hints, names)):
+            known: dict[tuple[int, tuple[str, ...]], Flood] = {}
+            for index, kinds in self._kinds(block, indices, hints):
+                proc = self._proc_of(block, index, hints) if kinds and self._events.n_full else None
+                if kinds is None or (kinds and not self._is_counted_only(block, index, proc, kinds)):
                     found.taken.append(index)
                     self._said[words] = self._events.n_full  # most likely the next ones say it, too
-                elif names:
-                    found.flood[index] = len(names)
+                elif kinds and proc is not None:
+                    calm = not hints.named and not hints.counting
+                    found.flood[index] = known.setdefault((proc, kinds), Flood((proc, kinds), calm))
                 elif not hints.skippable:
                     found.taken.append(index)
                     found.quiet.add(index)
+        of_runs = {index for run in found.runs.values() for index in run.pieces}
+        found.quiet.update(of_runs.difference(notable))
+        found.taken.extend(of_runs.difference(found.taken))
         found.taken.sort()
         return found
 
-    def _names(self, block: Block, indices: list[int], hints: Hints) -> Iterator[tuple[int, tuple[str, ...] | None]]:
-        """What the pieces say: the names of entries. None where that is not known."""
+    def _kinds(self, block: Block, indices: list[int], hints: Hints) -> Iterator[tuple[int, tuple[str, ...] | None]]:
+        """What the pieces say: kinds of events. None where that is not known."""
         if hints.blind and len(indices) >= _MANY:
             texts = block.with_plain_digits(pa.array(indices, pa.int32())).dictionary_encode()
             if len(texts.dictionary) * 4 < len(indices):
-                meanings = [self._names_in(text, hints) for text in texts.dictionary.to_pylist()]
+                meanings = [self._kinds_in(text, hints) for text in texts.dictionary.to_pylist()]
                 yield from zip(indices, map(meanings.__getitem__, texts.indices.to_pylist()), strict=True)
                 return
         found = self._search(block, indices, hints) if len(indices) >= _MANY_SEARCHED else None
@@ -116,7 +134,7 @@ class Quiet:
             yield from found
             return
         for index in indices:
-            yield index, self._names_in(block.raw(index), hints)
+            yield index, self._kinds_in(block.raw(index), hints)
 
     def _search(
         self, block: Block, indices: list[int], hints: Hints
@@ -130,39 +148,42 @@ class Quiet:
         for number, entry in enumerate(hints.entries):
             says = _matching(entry, texts)
             meaning = pc.bit_wise_or(meaning, pc.if_else(says, 1 << number, 0))
-        names = {number: self._names_of(hints, number) for number in meaning.unique().to_pylist() if number}
-        if judge.may_be_error(hints.line.level, hints.line.text):
-            return (
-                (index, names[number] if number else self._names_in(block.raw(index), hints))
-                for index, number in zip(indices, meaning.to_pylist(), strict=True)
-            )
-        names[0] = ()
-        return zip(indices, map(names.__getitem__, meaning.to_pylist()), strict=True)
+        kinds = {number: self._kinds_of(hints, number) for number in meaning.unique().to_pylist()}
+        if not judge.may_be_error(hints.line.level, hints.line.text):
+            kinds[0] = ()
+        return (
+            (index, self._kinds_in(block.raw(index), hints) if (said := kinds[number]) is None else said)
+            for index, number in zip(indices, meaning.to_pylist(), strict=True)
+        )
 
-    def _names_of(self, hints: Hints, meaning: int) -> tuple[str, ...]:
-        said = self._catalogue.unrefined([e for n, e in enumerate(hints.entries) if meaning >> n & 1])
-        return tuple(e.name for e in said if e.role != "noise") or tuple(e.name for e in said)
+    def _kinds_of(self, hints: Hints, meaning: int) -> tuple[str, ...] | None:
+        """The kinds by the entries that match, if these alone tell."""
+        said = judge.said_by(self._catalogue.unrefined([e for n, e in enumerate(hints.entries) if meaning >> n & 1]))
+        return None if not said or any(e.apart for e in said) else tuple(e.name for e in said)
 
-    def _names_in(self, raw: bytes, hints: Hints) -> tuple[str, ...] | None:
+    def _kinds_in(self, raw: bytes, hints: Hints) -> tuple[str, ...] | None:
         text = raw.decode("utf-8", "replace")
         before = hints.prefix.match(text)
         if before is None:
             return None
         text = text[before.end() :]
-        said = self._catalogue.unrefined([e for e in hints.entries if e.regex.search(text[:MATCHED_CHARACTERS])])
-        if said:
-            return tuple(e.name for e in said if e.role != "noise") or tuple(e.name for e in said)
+        matches = {e.name: m for e in hints.entries if (m := e.regex.search(text[:MATCHED_CHARACTERS]))}
+        if matches:
+            said = judge.said_by(self._catalogue.unrefined([e for e in hints.entries if e.name in matches]))
+            return tuple(e.kind(matches[e.name]) for e in said)
         if judge.may_be_error(hints.line.level, text) and judge.looks_like_error(replace(hints.line, text=text)):
             return (judge.UNNAMED_ERROR,)
         return ()
 
-    def _is_full(self, block: Block, index: int, hints: Hints, names: tuple[str, ...]) -> bool:
-        """Whether rows of those names are not kept any more."""
-        if not self._events.n_full:
+    def _is_counted_only(self, block: Block, index: int, proc: int | None, kinds: tuple[str, ...]) -> bool:
+        if proc is None or not self._events.full(proc).issuperset(kinds):
             return False
+        return proc == 0 or not self.sequences.may_go_on(block, index + 1)
+
+    def _proc_of(self, block: Block, index: int, hints: Hints) -> int | None:
+        """The process of a piece, if it has been met."""
         line = parse(block[index].text, self._labels) if hints.named else hints.line
-        proc = self._processes.find(line)
-        return proc is not None and self._events.full(proc).issuperset(names)
+        return self._processes.find(line)
 
     def _hints_of(self, block: Block, index: int, words: bytes) -> Hints | None:
         if words not in self._hints:
@@ -185,9 +206,10 @@ class Quiet:
             return None
         n_words = len(prefix.translate(_NO_DIGITS))
         pattern = re.compile(rf"(?:[0-9]*[^0-9]){{{n_words}}}", re.DOTALL)
-        blind = not judge.may_be_error(line.level, text) and all(_is_blind(entry.pattern) for entry in entries)
+        blind = not judge.may_be_error(line.level, text) and all(entry.is_blind for entry in entries)
         named = line.names_a_process or self._labels.by_digits
-        return Hints(entries, pattern, line, named, not named or may_count(text), blind)
+        counting = may_count(text)
+        return Hints(entries, pattern, line, named, not named or counting, blind, counting)
 
 
 def _matching(entry: Signature, texts: pa.Array) -> pa.Array:
@@ -219,11 +241,6 @@ def without_looks(pattern: str) -> str:
         elif depth < inside:
             inside = 0
     return "".join(kept)
-
-
-def _is_blind(pattern: str) -> bool:
-    """Whether what a pattern matches does not depend on the values of digits."""
-    return re.search(r"\d", _WITHOUT_VALUES.sub("", pattern)) is None
 
 
 def _is_ordinary(text: str) -> bool:

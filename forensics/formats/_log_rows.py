@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,15 @@ from forensics.formats._log_fields import Value
 BATCH = 8192
 MAX_PENDING = 40_000
 MAX_EVENTS = 200_000
-MAX_SAME = 5_000  # events of one signature of one process
+# Rows of one signature of one process, and of all, above which some are kept of each kind and process. In the last
+# part of a log bounds hold anew: what begins a flood and what ends the log is kept.
+MAX_SAME = 1_000
+MAX_OF_ALL = 20_000
+MAX_OF_EACH = 10
+_MAX_LAST = 20_000  # rows of the last part above MAX_EVENTS
+_MAX_REPEATS = 20_000
+_MAX_EXCEPTIONS = 256  # types that are counted each for itself
+_REPEATED_CHARACTERS = 2_000
 _FAILURES = {"primary", "symptom", "secondary"}
 _NONE: frozenset[str] = frozenset()
 
@@ -37,6 +45,39 @@ class Event:
     message: str | None = None
     stack_id: int | None = None
     fields: dict[str, Value] = field(default_factory=dict)
+    kind: str = ""  # under which it is counted
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Events that one row stands for: the first of them, how many they are, and the line of the last."""
+
+    event: Event
+    n: int
+    last_line: int
+
+
+@dataclass
+class _Part:
+    """What was counted in a part of a log, the first line of which is `first_line`."""
+
+    first_line: int
+    bound: int
+    of_kind: Counter[tuple[int, str]] = field(default_factory=Counter)
+    of_name: Counter[tuple[int, str]] = field(default_factory=Counter)  # signature, or class where no entry names it
+    of_all: Counter[str] = field(default_factory=Counter)
+    full: dict[int, set[str]] = field(default_factory=dict)
+    repeats: dict[tuple[int, str], Repeats] = field(default_factory=dict)
+
+    def takes(self, proc: int, kind: str, name: str, n_rows: int) -> bool:
+        """Whether one more row of a kind is kept; if so, counts it."""
+        many = self.of_name[proc, name] >= MAX_SAME or self.of_all[name] >= MAX_OF_ALL
+        if n_rows >= self.bound or (many and self.of_kind[proc, kind] >= MAX_OF_EACH):
+            return False
+        self.of_kind[proc, kind] += 1
+        self.of_name[proc, name] += 1
+        self.of_all[name] += 1
+        return True
 
 
 class EventRows:
@@ -48,35 +89,72 @@ class EventRows:
         self.steps: Mapping[int, int] = {}
         self._pending: list[Event] = []
         self._row = 0
-        self._same: Counter[tuple[int, str]] = Counter()
-        self._signatures: set[str | None] = set()
-        self._full: dict[int, set[str]] = {}
-        self.n_full = 0  # signatures of processes of which no more rows are kept
+        self._parts = [_Part(0, MAX_EVENTS)]
+        self._said: set[tuple[int | None, str | None]] = set()
+        self._exceptions: set[str] = set()
+        self.n_full = 0  # grows with what is counted only
         self.kept: Counter[int] = Counter()
         self.n_dropped = 0
 
     def add(self, event: Event) -> None:
-        key = (event.proc, event.signature or event.cls or "")
-        self._same[key] += 1
-        self._signatures.add(event.signature)
-        if self._same[key] > MAX_SAME or self._row + len(self._pending) >= MAX_EVENTS:
-            full = self._full.setdefault(event.proc, set())
-            self.n_full += key[1] not in full
-            full.add(key[1])
-            self.n_dropped += 1
-            return
-        self.kept[event.proc] += 1
-        self._pending.append(event)
+        name = event.signature or event.cls or ""
+        kind = event.kind or name
+        part = self._part(event.line)
+        self._said.add((event.proc, event.signature))
+        self._said.add((None, event.signature))
+        if kind in part.full.get(event.proc, _NONE):
+            self.drop(event.proc, (kind,), event.line)
+        elif part.takes(event.proc, kind, name, self._row + len(self._pending)):
+            self.kept[event.proc] += 1
+            self._pending.append(event)
+        else:
+            part.full.setdefault(event.proc, set()).add(kind)
+            self.n_full += 1
+            if len(part.repeats) < _MAX_REPEATS:
+                event.message = event.message and event.message[:_REPEATED_CHARACTERS]
+                part.repeats[event.proc, kind] = Repeats(event, 1, event.line)
+            else:
+                self.n_dropped += 1
 
-    def full(self, proc: int) -> frozenset[str] | set[str]:
-        """Signatures of which no more rows of a process are kept."""
-        return self._full.get(proc, _NONE)
+    def drop(self, proc: int, kinds: Iterable[str], line: int, n: int = 1) -> None:
+        """Counts events of which no rows are kept, up to a line."""
+        repeated = self._part(line).repeats
+        for kind in kinds:
+            self.n_dropped += n
+            if repeats := repeated.get((proc, kind)):
+                repeats.n += n
+                repeats.last_line = max(repeats.last_line, line)
+
+    def full(self, proc: int, line: int | None = None) -> frozenset[str] | set[str]:
+        """Kinds of which no more rows of a process are kept, at a line or (None) from now on."""
+        part = self._parts[-1] if line is None else self._part(line)
+        return part.full.get(proc, _NONE)
+
+    def _part(self, line: int) -> _Part:
+        return self._parts[-1] if line >= self._parts[-1].first_line else self._parts[0]
+
+    def exception_kind(self, cls: str, exception: str) -> str:
+        """The kind of an exception that no entry names."""
+        name = exception.rsplit(".", 1)[-1][:80]
+        if name not in self._exceptions and len(self._exceptions) < _MAX_EXCEPTIONS:
+            self._exceptions.add(name)
+        return f"{cls}:{name}" if name in self._exceptions else cls
 
     def holds(self, proc: int | None, signature: str | None) -> bool:
         """Whether the process (None: any) has a row of a signature already."""
-        if proc is None:
-            return signature in self._signatures
-        return signature is not None and (proc, signature) in self._same
+        return (proc, signature) in self._said and (proc is None or signature is not None)
+
+    def begin_last_part(self, first_line: int) -> None:
+        """From that line on the bounds hold anew."""
+        self._parts.append(_Part(first_line, MAX_EVENTS + _MAX_LAST))
+        self.n_full += 1
+
+    def _end_repeats(self) -> None:
+        for repeats in (repeats for part in self._parts for repeats in part.repeats.values()):
+            if repeats.n > 1:
+                repeats.event.fields.update(n_repeats=repeats.n, last_line=repeats.last_line)
+            self.kept[repeats.event.proc] += 1
+            self._pending.append(repeats.event)
 
     def settle(self, before_line: int | None, *, held: bool = False) -> None:
         """Hands over rows of lines before `before_line` (None: all), once they are many. `held`: a verdict may come."""
@@ -91,6 +169,7 @@ class EventRows:
         del self._pending[:cut]
 
     def close(self) -> None:
+        self._end_repeats()
         self._pending.sort(key=lambda event: event.line)
         self._emit(self._pending)
         self._pending = []

@@ -25,6 +25,7 @@ from forensics.formats._log_quiet import Quiet
 from forensics.formats._log_rows import EventRows
 from forensics.formats._log_samples import SampleRows
 from forensics.formats._log_scan import Pattern, Scan
+from forensics.formats._log_sequences import Run, Sequences
 from forensics.formats._log_tables import Table, starts_table
 from forensics.formats._log_threads import THREAD, Dump
 from forensics.formats._log_time import Clock
@@ -41,7 +42,7 @@ _STRUCTURE = (
     # A prefix within a line: another process cut it.
     r"|^\[\d{1,6},\d{1,6}\]<\w+>: ?\[\d|^\[rank\d+\]: ?\[rank|^\[default\d+\]:(?:\[rank\d+\]:)? ?\[default"
     r"|[a-z.,)\"']\[(?:rank\d|default\d|\d+,\d+\]<std)"
-    r"|NVIDIA-SMI \d|NVSMI LOG|not found$|command not found|: (?:line )?\d{1,6}: "
+    r"|NVIDIA-SMI \d|NVSMI LOG|above exception|not found$|command not found|: (?:line )?\d{1,6}: "
     r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED|most recent call first\):"
 )
 _METRIC = (
@@ -75,13 +76,14 @@ class Session:
         self._events = EventRows(sink)
         self._samples = SampleRows(sink)
         self._tests = judge.TestRun()
-        self._outcomes = Outcomes(sink, self._events, self._processes, self._clock, self._tests)
+        sequences = Sequences(self._catalogue, self._survey.labels, self._processes, self._events)
+        self._outcomes = Outcomes(sink, self._events, self._processes, self._clock, self._tests, sequences)
         self._tracebacks = Tracebacks(self._outcomes.finish)
         self._tables: dict[int, Table] = {}
         self._partial: dict[int, str] = {}
         self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples)
         self._events.steps = self._numbers.steps
-        self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events)
+        self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events, sequences)
         self._compile = CompileLines(sink, self._survey.labels, self._clock, self._processes)
         self._memory = SummaryLines(sink, self._survey.labels, self._clock, self._processes)
         self._devices = DeviceText(sink)
@@ -97,6 +99,8 @@ class Session:
             for block in read_blocks(stream, self._decoder):
                 self._compile.read(block)
                 self._memory.read(block)
+                if block.is_last and len(block):
+                    self._events.begin_last_part(block.number(0))
                 rest: LineBlock | None = block
                 while rest is not None:
                     rest = self._read(rest)
@@ -133,18 +137,25 @@ class Session:
         marks = scan().mark(block, self._quiet)
         self._flood = marks.notable.flood
         self._numbers.begin(block, scan(), marks.counting)
-        notable = [*marks.notable.taken, n]
+        notable, passed = [*marks.notable.taken, n], bytearray(n)
         at, n_full, rest = 0, self._events.n_full, None
         while index < n:
             while notable[at] < index:
                 at += 1
-            if self._events.n_full > n_full and len(notable) - at > _MANY_LEFT and (rest := block.rest(index)):
-                break
-            if not self._busy:
-                self._numbers.read(index, notable[at])
-                index = notable[at]
-                if index >= n:
+            left = len(notable) - at
+            if self._events.n_full > n_full and _MANY_LEFT < left < at * 8 and passed.find(1, index) < 0:
+                if (rest := block.rest(index)) is not None:
                     break
+                n_full = self._events.n_full
+            if passed[index] or self._passes(marks.notable.runs.get(index), passed):
+                index += 1
+                continue
+            jump = notable[at] if not self._busy else self._calm_until(index, notable[at])
+            if jump > index:
+                if not self._busy:
+                    self._numbers.read(index, jump)
+                index = jump
+                continue
             self._is_notable = notable[at] == index and index not in marks.notable.quiet
             if self._is_notable or not self._skips(index):
                 self._take_at(index)
@@ -153,7 +164,7 @@ class Session:
             self._n_lines, self._last_text = block.number(index - 1), block[index - 1].text[:1000]
         for prefix in writers:
             self._processes.number(parse(prefix, self._survey.labels))
-        self._events.n_dropped += sum(count for piece, count in self._flood.items() if piece < index)
+        self._count_flood(index)
         self._numbers.end()
         self._events.settle(self._tracebacks.first_open_line(), held=self._tests.holding)
         return rest
@@ -166,13 +177,55 @@ class Session:
             return False
         return 0 not in self._partial and self._tracebacks.leaves_alone(0, self._lines.number(index))
 
+    def _passes(self, run: Run | None, passed: bytearray) -> bool:
+        """Passes over the lines of an exception of which no more rows are kept, where nothing else is open."""
+        if run is None or self._tests.holding or self._reads_on or {run.proc} & (self._tables.keys() | self._partial):
+            return False
+        first = self._lines[run.pieces[0]]
+        if not self._tracebacks.leaves_alone(run.proc, first.number):
+            before = self._tracebacks.message_above(run.proc, first.number)
+            if before is None or not self._quiet.sequences.ends(before, first.words):
+                return False
+            before.next_words = first.words
+            self._tracebacks.end(before, parse(first.text, self._survey.labels).text)
+        for index in run.pieces:
+            passed[index] = 1
+        number = self._lines.number(run.decisive)
+        self._events.drop(run.proc, run.kinds, number)
+        self._tracebacks.note_passed(run.proc, run.message, number)
+        return True
+
+    def _calm_until(self, index: int, until: int) -> int:
+        """The first piece from one on of which it is not known that it is nothing to what is open."""
+        codes, plain, flood, words = self._lines.codes_view, self._plain, self._flood, self._lines.words
+        if words[codes[index]] not in plain and index not in flood:
+            return index
+        if self._tests.holding or 0 in self._tables or 0 in self._partial or self._reads_on:
+            return index
+        if not self._tracebacks.leaves_alone(0, self._lines.number(index)):
+            return index
+        while index < until and (words[codes[index]] in plain or ((f := flood.get(index)) and f.calm)):
+            index += 1
+        return index
+
+    def _count_flood(self, before: int) -> None:
+        """Counts the events before a piece of which no rows are kept."""
+        told: dict[tuple[int, tuple[str, ...]], tuple[int, int]] = {}
+        for piece, flood in self._flood.items():
+            if piece < before:
+                n, last = told.get(flood.key, (0, 0))
+                told[flood.key] = n + 1, max(last, piece)
+        for (proc, kinds), (n, last) in told.items():
+            self._events.drop(proc, kinds, self._lines.number(last), n)
+
     def _take_at(self, index: int) -> None:
         """Takes a piece of the block."""
         piece = self._lines[index]
         self._at = index
         for text, at in self._torn.mend(piece):
-            self._is_notable |= text is not piece.text
-            self._take_line(parse(text, self._survey.labels), at)
+            mended = text is not piece.text
+            self._is_notable |= mended
+            self._take_line(parse(text, self._survey.labels), at._replace(words=b"") if mended else at)
 
     def _is_in_traceback(self, line: Line) -> bool:
         proc = self._processes.find(line)
@@ -208,10 +261,23 @@ class Session:
 
         if self._tracebacks.feed(proc, line, piece, make):
             self._flood.pop(self._at, None)
-        elif self._at not in self._flood and (self._is_notable or self._tests.holding):
+        elif self._is_flood(proc):
+            if may_count(line.text):
+                self._numbers.take(self._at, proc, line, piece.number)
+        elif self._is_notable or self._tests.holding:
             self._take_ordinary(proc, line, piece)
         elif may_count(line.text):
             self._numbers.take(self._at, proc, line, piece.number)
+
+    def _is_flood(self, proc: int) -> bool:
+        """Whether the piece at hand is only counted; inside of something open it is not."""
+        if self._at not in self._flood:
+            return False
+        if self._tracebacks.has_open(proc):
+            del self._flood[self._at]
+            self._is_notable = True
+            return False
+        return True
 
     def _is_nothing(self, proc: int, line: Line, piece: Piece) -> bool:
         """Whether a line that is not notable has no part in what is open; its numbers are read."""
@@ -249,6 +315,7 @@ class Session:
             line.prefixed,
             lead=self._previous[:1000],
             facts=judge.line_facts(line),
+            words=[piece.words],
         )
 
     def _take_ordinary(self, proc: int, line: Line, piece: Piece) -> None:

@@ -8,29 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from forensics.artifact import Frame
 from forensics.formats._log_blocks import (
     CAUSE,
+    CHECKED_EVERY,
     DURING,
-    FAULT_FRAME,
     FRAME,
     HEADER,
     MAX_LINES,
+    QUIET_LINES,
     Block,
     bare_exception_line,
     continues,
     exception_line,
+    take_fault,
 )
 from forensics.formats._log_lines import Piece
 from forensics.formats._log_prefix import Line
-from forensics.formats._log_threads import THREAD
 from forensics.formats._log_weave import Weave
 
 MAX_OPEN = 64  # blocks of one process
 MAX_LEAD = 6  # lines between what introduces a traceback and its header
-# A block of which nothing came for so many lines of the log is over; its writer may have ended with it.
-QUIET_LINES = {"message": 256, "frames": 4096}
 MAX_FOREIGN = 40  # lines of others between the frames of one traceback
 MAX_WOVEN = 64  # tracebacks that may have been mixed with one another
 
@@ -41,10 +41,6 @@ _LOST_MARGIN = re.compile(
     r"\s{2,40}\| (?: {1,40}File \"|Traceback \(most recent|[\w.]{0,80}(?:Error|Group|Exception): )"
 )
 _SEPARATOR = re.compile(r"\s*\+[-+]{2,}(?: (\d+) )?[-+]*\s*$")
-_FAULT_LINE = re.compile(
-    r"\s*(?:<no Python frame>|\.\.\.$|Binary file |<.{0,80}>$|Extension modules:|Python runtime state"
-    r"|Current thread's C)"
-)
 _IGNORED = re.compile(r"Exception ignored (?:in|on|while)|--- Logging error ---")
 _OWNER = re.compile(r"(?:Exception in thread (?P<thread>[^:]{1,80})|\^?C?Process (?P<process>[\w-]{1,60})):")
 
@@ -73,13 +69,16 @@ class Tracebacks:
         """Whether a process is in the middle of a traceback."""
         return proc in self._groups or any(block.state == "frames" for block in self._open.get(proc, ()))
 
+    def has_open(self, proc: int) -> bool:
+        return proc in self._open or proc in self._groups
+
     def first_open_line(self) -> int | None:
         return min((block.first_line for blocks in self._open.values() for block in blocks), default=None)
 
     def open(self, block: Block) -> None:
         blocks = self._open.setdefault(block.proc, [])
         if len(blocks) >= MAX_OPEN:
-            self._end(blocks[0])
+            self.end(blocks[0])
             blocks = self._open.setdefault(block.proc, [])
         blocks.append(block)
         self._recent = (block.proc, block.first_line)
@@ -88,8 +87,10 @@ class Tracebacks:
         """Whether a line that begins nothing is nothing to any open block."""
         if number >= self._next_check:
             self._end_quiet(number)
-        near = proc == 0 and self._recent is not None and number - self._recent[1] <= 1
-        return not near and proc not in self._open and proc not in self._groups
+        return not self._may_be_adopted(proc, number) and not self.has_open(proc)
+
+    def _may_be_adopted(self, proc: int, number: int) -> bool:
+        return proc == 0 and self._recent is not None and number - self._recent[1] <= 1
 
     def feed(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> bool:
         """Takes a line when it belongs to an open block or opens one. `make(kind)` gives a new block at this line."""
@@ -102,31 +103,54 @@ class Tracebacks:
         return taken
 
     def _end_quiet(self, number: int) -> None:
-        self._next_check = number + 128
+        """Ends what is over by a line, in the order in which it was over: lines may have been passed over."""
+        number -= number % CHECKED_EVERY
+        while self._next_check <= number and self.is_open:
+            self._end_quiet_at(self._next_check)
+            self._next_check += CHECKED_EVERY
+        self._next_check = number + CHECKED_EVERY
+
+    def _end_quiet_at(self, number: int) -> None:
         for blocks in list(self._open.values()):
             for block in list(blocks):
                 if number - max(block.last_line, block.first_line) > QUIET_LINES.get(block.state, 256):
-                    self._end(block)
+                    self.end(block)
         for proc, (last, _) in list(self._groups.items()):
             if number - last >= QUIET_LINES["message"]:
                 self._end_group(proc)
+
+    def message_above(self, proc: int, number: int) -> Block | None:
+        """What is open of a process above a line, if that is one exception that is at its message."""
+        blocks = self._open.get(proc, [])
+        alone = len(blocks) == 1 and proc not in self._groups and proc not in self._weaves
+        if self._may_be_adopted(proc, number) and self._recent and self._recent[0] != 0:
+            return None
+        return blocks[0] if alone and blocks[0].state == "message" else None
+
+    def note_passed(self, proc: int, message: Block, number: int) -> None:
+        """Takes note of an exception like another one that was passed over."""
+        self._last[proc] = replace(message, proc=proc, line=number)
+        for pending in (self._chain, self._ignored, self._owner):
+            pending.pop(proc, None)
 
     def end_messages(self) -> None:
         """Ends messages to which nothing more can come, as their writers are known to have ended."""
         for blocks in list(self._open.values()):
             for block in list(blocks):
                 if block.state == "message":
-                    self._end(block)
+                    self.end(block)
 
     def end_all(self) -> None:
         for blocks in list(self._open.values()):
             for block in list(reversed(blocks)):
-                self._end(block)
+                self.end(block)
 
     def _owner_of(self, proc: int, line: Line, piece: Piece) -> int:
         """The process whose traceback an unmarked line goes on with: only the first line of a logged message has a
         prefix, and the last line of a prefixed traceback may lack it. Nothing may lie between."""
-        if proc != 0 or self._open.get(0) or self._recent is None or line.prefixed or line.level:
+        if proc != 0 or self._recent is None or line.prefixed or line.level:
+            return proc
+        if any(block.state != "message" for block in self._open.get(0, ())):
             return proc
         other, number = self._recent
         blocks = self._open.get(other)
@@ -157,16 +181,20 @@ class Tracebacks:
         blocks = self._open.get(proc)
         top = blocks[-1] if blocks else None
         text = line.text
+        if top is not None:
+            top.next_words = piece.words
         if HEADER in text:
             self._open_traceback(proc, line, piece, make)
             return True
         if top is not None and proc in self._weaves and (below := self._below(top, text)):
             if text[:1].isspace() and not FRAME.match(text):
                 return True  # code, which is of no use, or the message's next line
-            self._end(top, text)
+            self.end(top, text)
             top = below
         if top is not None and self._take(top, line, piece):
             top.last_line = piece.number
+            top.next_words = b""
+            top.words.append(piece.words)
             return True
         return self._note(proc, line, piece, make)
 
@@ -181,12 +209,12 @@ class Tracebacks:
     def _end_group(self, proc: int) -> None:
         self._groups.pop(proc, None)
         for block in list(reversed(self._open.get(_inside(proc), ()))):
-            self._end(block)
+            self.end(block)
 
     def _end_message(self, proc: int, text: str) -> None:
         blocks = self._open.get(proc)
         if blocks and blocks[-1].state == "message":
-            self._end(blocks[-1], text)
+            self.end(blocks[-1], text)
 
     def _below(self, top: Block, text: str) -> Block | None:
         """The traceback that goes on with a line, where the one above it is at its message."""
@@ -203,7 +231,7 @@ class Tracebacks:
         top = blocks[-1] if blocks else None
         inside = top is not None and top.state == "message" and lead == "Original"
         if top is not None and top.state == "message" and not inside:
-            self._end(top, text)
+            self.end(top, text)
         block = make("exception")
         block.proc, block.indent = proc, len(text) - len(text.lstrip())
         block.lead = lead or block.lead
@@ -242,10 +270,10 @@ class Tracebacks:
     def _take(self, block: Block, line: Line, piece: Piece) -> bool:
         block.n_lines += 1
         if block.n_lines > MAX_LINES:
-            self._end(block, line.text)
+            self.end(block, line.text)
             return False
         if block.kind == "fault":
-            return self._take_fault(block, line, piece)
+            return take_fault(block, line.text, piece.number) or self.end(block, line.text)
         if block.state == "message":
             return self._take_message(block, line)
         return self._take_frame(block, line, piece)
@@ -262,12 +290,12 @@ class Tracebacks:
                 block.indent = min(block.indent, max(len(m[1].expandtabs()) - 2, 0))
             return True
         if not text.strip():
-            return block.kind != "anomaly" or self._end(block, text)
+            return block.kind != "anomaly" or self.end(block, text)
         indent = len(text) - len(text.lstrip())
         if indent > block.indent or _REPEATED.match(text):
             return True
         if block.kind == "anomaly":
-            return self._end(block, text)
+            return self.end(block, text)
         if found := exception_line(text.strip()):
             block.start_message(found[0], found[1], piece.number, piece.byte)
             block.level = line.level or block.level
@@ -275,45 +303,22 @@ class Tracebacks:
                 weave.take(block)
             return True
         block.n_foreign += 1
-        return block.n_foreign > MAX_FOREIGN and self._end(block, text)
+        return block.n_foreign > MAX_FOREIGN and self.end(block, text)
 
     def _take_message(self, block: Block, line: Line) -> bool:
         text = line.text
         if not text.strip():
             block.n_blank += 1
-            return block.n_blank <= 3 or self._end(block, text)
+            return block.n_blank <= 3 or self.end(block, text)
         if CAUSE in text or DURING in text:
-            self._end(block, text)
+            self.end(block, text)
             return False
         if block.at_margin and bare_exception_line(text):
-            return self._end(block, text)  # of another group
+            return self.end(block, text)  # of another group
         if block.at_margin or continues(block, line):
             block.append(text[block.indent :] if text[: block.indent].isspace() else text)
             return True
-        return self._end(block, text)
-
-    def _take_fault(self, block: Block, line: Line, piece: Piece) -> bool:
-        text = line.text
-        if thread := THREAD.match(text.strip()):
-            if block.dump is not None:
-                block.dump.start(thread, piece.number)
-            # Keep the crashing thread's frames, else those of the last thread, which is the main one.
-            if not (block.frames and "current" in block.facts):
-                block.frames.clear()
-            block.state = "other" if "current" in block.facts else "frames"
-            if "Current thread" in text:
-                block.facts["current"] = 1
-            return True
-        if m := FAULT_FRAME.match(text):
-            frame = Frame(m[3].strip(), m[1], int(m[2]) if m[2].isdigit() else None)
-            if block.dump is not None:
-                block.dump.add(frame)
-            if block.state == "frames":
-                block.add_frame(frame)
-            return True
-        if not text.strip() or _FAULT_LINE.match(text):
-            return True
-        return self._end(block, text)
+        return self.end(block, text)
 
     def _note(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> bool:
         """What introduces a traceback, tracebacks without a header, exceptions without a traceback."""
@@ -347,7 +352,7 @@ class Tracebacks:
             return True
         return False
 
-    def _end(self, block: Block, follow: str = "") -> bool:
+    def end(self, block: Block, follow: str = "") -> bool:
         """Ends a block and hands it over; False, for the line at hand is not its own."""
         blocks = self._open.get(block.proc, [])
         if block in blocks:
@@ -362,7 +367,9 @@ class Tracebacks:
         weave = self._weaves.get(stream)
         if weave is None or block not in weave:
             self._finished(block)
-        elif weave.end(block):
+            return False
+        block.words.append(b"")
+        if weave.end(block):
             del self._weaves[stream]
             for settled in weave.settled():
                 self._finished(settled)
