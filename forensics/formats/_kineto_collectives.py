@@ -15,7 +15,7 @@ import pyarrow as pa
 from forensics.artifact import Sink
 from forensics.formats._collective_names import ITEM_BYTES, operation_name
 from forensics.formats._kineto_emit import Documents
-from forensics.formats._kineto_links import LinkTables, insert
+from forensics.formats._kineto_links import LinkTables
 from forensics.formats._kineto_spool import Spool
 
 _BATCH_ROWS = 50_000
@@ -71,11 +71,7 @@ def emit_collectives(sink: Sink, spool: Spool, links: LinkTables, documents: Doc
     """Returns how many there are."""
     n_told = 0
     for group in spool.groups():
-        if not n_told:
-            links.con.register("given", group)
-            links.con.execute("CREATE TABLE collective_event AS SELECT * FROM given LIMIT 0")
-            links.con.unregister("given")
-        insert(links.con, "collective_event", group)
+        links.insert("collective_event", group)
         n_told += group.num_rows
     if not n_told:
         return 0

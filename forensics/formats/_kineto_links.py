@@ -10,6 +10,7 @@ import itertools
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forensics.formats._kineto_rows import open_cursor
 
@@ -17,23 +18,27 @@ _BATCH_ROWS = 500_000  # every append costs, whatever its size
 _NUMBERS = itertools.count()
 _KEYS = "row BIGINT, document INTEGER, thread_key UBIGINT, ts_ns BIGINT"
 
-_TABLES = f"""
-CREATE TABLE host ({_KEYS}, end_ns BIGINT, innermost BOOLEAN, external BIGINT, frame INTEGER);
-CREATE TABLE launch_event (row BIGINT, document INTEGER, correlation BIGINT, ts_ns BIGINT);
-CREATE TABLE op ({_KEYS}, dur_ns BIGINT, sequence BIGINT, forward_thread BIGINT);
-CREATE TABLE flow_event ({_KEYS}, ph VARCHAR, id VARCHAR);
-CREATE TABLE begun ({_KEYS}, ph VARCHAR);
-CREATE TABLE nested (row BIGINT, parent BIGINT, stack UBIGINT);
-CREATE TABLE forward (row BIGINT, forward_row BIGINT);
-CREATE TABLE launch (document INTEGER, correlation BIGINT, row BIGINT, ts_ns BIGINT);
-CREATE TABLE paired (row BIGINT, dur_ns BIGINT);
-"""
-_INTO = {"host": "host", "launch": "launch_event", "op": "op", "flow": "flow_event", "begun": "begun"}
+# Made when they get their first rows: to make all of them costs as much as the rest of a small trace.
+_TABLES = {
+    "host": f"{_KEYS}, end_ns BIGINT, innermost BOOLEAN, external BIGINT, frame INTEGER",
+    "launch_event": "row BIGINT, document INTEGER, correlation BIGINT, ts_ns BIGINT",
+    "op": f"{_KEYS}, dur_ns BIGINT, sequence BIGINT, forward_thread BIGINT",
+    "flow_event": f"{_KEYS}, ph VARCHAR, id VARCHAR",
+    "begun": f"{_KEYS}, ph VARCHAR",
+    "nested": "row BIGINT, parent BIGINT, stack UBIGINT",
+    "forward": "row BIGINT, forward_row BIGINT",
+    "launch": "document INTEGER, correlation BIGINT, row BIGINT, ts_ns BIGINT",
+    "paired": "row BIGINT, dur_ns BIGINT",
+}
 
+_INTO = {"launch": "launch_event", "flow": "flow_event"}
+
+# In order, so that a group of rows reads only the part of the table where its ids lie.
 _LAUNCHES = """
 INSERT INTO launch SELECT document, correlation, min(row), arg_min(ts_ns, row)
-FROM launch_event GROUP BY document, correlation
+FROM launch_event GROUP BY document, correlation ORDER BY document, correlation
 """
+_NO_FLOWS = "SELECT CAST(NULL AS BIGINT) AS row, CAST(NULL AS BIGINT) AS forward_row WHERE false"
 
 # A flow starts at the innermost forward operator and ends at the inner of the two rows of a backward node.
 _BY_FLOW = """
@@ -85,28 +90,28 @@ FROM backward AS b JOIN same AS s USING (document, forward_thread)
 JOIN forward_op AS f ON f.document = b.document AND f.thread_key = s.thread_key AND f.sequence = b.sequence
 WHERE f.op.ts_ns <= b.ts_ns AND f.op.row <> b.row
 """
-_FORWARD = f"""
+_FORWARD = """
 INSERT INTO forward SELECT row, coalesce(f.forward_row, s.forward_row) AS forward_row
-FROM ({_BY_FLOW}) AS f FULL JOIN ({_BY_SEQUENCE}) AS s USING (row)
+FROM ({by_flow}) AS f FULL JOIN ({by_sequence}) AS s USING (row)
 """
 
-# Device work belongs to the step that launched it.
+# Device work belongs to the step that launched it. What a trace has nothing of is not joined.
 _ATTACH = """
 WITH launched AS (
-    SELECT p.row, p.document, l.row AS launch_row, coalesce(l.ts_ns, p.ts_ns) AS ts_ns
-    FROM part AS p LEFT JOIN launch AS l ON p.on_device AND p.document = l.document
-        AND p.correlation = l.correlation AND p.row <> l.row
+    SELECT p.row, p.document, {launch_row} AS launch_row, {ts_ns} AS ts_ns FROM part AS p {join_launch}
 )
-SELECT x.row, x.launch_row, f.forward_row, {step} AS step, nullif(n.parent, 0) - 1 AS parent_row,
-    nullif(n.stack, 0) AS stack_id, d.dur_ns AS paired_ns
-FROM launched AS x
-LEFT JOIN (SELECT * FROM forward WHERE row BETWEEN {first} AND {last}) AS f ON f.row = x.row
-LEFT JOIN (SELECT * FROM nested WHERE row BETWEEN {first} AND {last}) AS n ON n.row = x.row
-LEFT JOIN (SELECT * FROM paired WHERE row BETWEEN {first} AND {last}) AS d ON d.row = x.row
-{join_step}
+SELECT x.row, x.launch_row, {forward} AS forward_row, {step} AS step, {parent} AS parent_row, {stack} AS stack_id,
+    {paired} AS paired_ns
+FROM launched AS x {joins}
 ORDER BY x.row
 """
+_JOIN_LAUNCH = """
+LEFT JOIN (SELECT * FROM launch WHERE correlation BETWEEN {low} AND {high}) AS l ON p.on_device
+    AND p.document = l.document AND p.correlation = l.correlation AND p.row <> l.row
+"""
+_JOIN = "LEFT JOIN (SELECT * FROM {table} WHERE row BETWEEN {first} AND {last}) AS {table} ON {table}.row = x.row"
 _JOIN_STEP = "ASOF LEFT JOIN step AS s ON x.document = s.document AND x.ts_ns >= s.start_ns"
+_NONE = "CAST(NULL AS BIGINT)"
 
 
 class LinkTables:
@@ -116,10 +121,9 @@ class LinkTables:
         self._threads = threads
         self.con = open_cursor(threads)
         self._schema = f"trace_{next(_NUMBERS)}"
-        self.con.execute(f"CREATE SCHEMA {self._schema}; USE {self._schema}; {_TABLES}")
+        self.con.execute(f"CREATE SCHEMA {self._schema}; USE {self._schema}")
         self._waiting: dict[str, list[pa.Table]] = {}
-        self._seen: set[str] = set()
-        self.has_steps = False
+        self._made: set[str] = set()
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """Another connection to the same tables, for another thread."""
@@ -144,47 +148,78 @@ class LinkTables:
             self._append(name)
 
     def _append(self, name: str) -> None:
-        rows = pa.concat_tables(self._waiting.pop(name))
-        self._seen.add(name)
-        insert(self.con, _INTO[name], rows)
+        self.insert(_INTO.get(name, name), pa.concat_tables(self._waiting.pop(name)))
+
+    def insert(self, table: str, rows: pa.Table) -> None:
+        """Appends rows to a table. One that is not of `_TABLES` has the columns of its first rows."""
+        self.con.register("given", rows)
+        if table in _TABLES:
+            self._make(self.con, table)
+        if table in self._made:
+            self.con.execute(f"INSERT INTO {table} BY NAME SELECT * FROM given")
+        else:
+            self.con.execute(f"CREATE TABLE {table} AS SELECT * FROM given")
+            self._made.add(table)
+        self.con.unregister("given")
+
+    def _make(self, con: duckdb.DuckDBPyConnection, table: str) -> None:
+        if table not in self._made:
+            con.execute(f"CREATE TABLE {table} ({_TABLES[table]})")
+            self._made.add(table)
 
     def has(self, name: str) -> bool:
-        return name in self._seen
+        """Whether there are rows: of what `add` got, by its name, or in a table."""
+        return _INTO.get(name, name) in self._made
 
     def set_steps(self, steps: pa.Table) -> None:
         """`steps`: document, step, start_ns, end_ns."""
-        self.has_steps = steps.num_rows > 0
-        self.con.register("given", steps)
-        self.con.execute("CREATE TABLE step AS SELECT * FROM given")
-        self.con.unregister("given")
+        if steps.num_rows:
+            self.insert("step", steps)
 
     def link(self, con: duckdb.DuckDBPyConnection) -> None:
         """Fills `launch` and `forward`. What is not in the trace is not looked for."""
-        if self.has("launch"):
+        if "launch_event" in self._made:
+            self._make(con, "launch")
             con.execute(_LAUNCHES)
+        if not self.has("op"):
+            return
         ((numbered,),) = con.execute("SELECT bool_or(sequence >= 0 AND forward_thread > 0) FROM op").fetchall()
         if self.has("flow") or numbered:
-            con.execute(_FORWARD)
+            self._make(con, "forward")
+            by_flow = _BY_FLOW if self.has("flow") else _NO_FLOWS
+            con.execute(_FORWARD.format(by_flow=by_flow, by_sequence=_BY_SEQUENCE))
 
     def attach(self, part: pa.Table) -> pa.Table:
         """row, launch_row, forward_row, step, parent_row, stack_id, paired_ns for each row of `part`, in its order.
 
         `part`: row (ascending), document, ts_ns, correlation, on_device.
         """
-        if not part.num_rows:
-            first = last = 0
-        else:
-            first, last = part.column("row")[0].as_py(), part.column("row")[-1].as_py()
         self.con.register("part", part)
-        query = _ATTACH.format(
-            first=first,
-            last=last,
-            step="CASE WHEN x.ts_ns < s.end_ns THEN s.step END" if self.has_steps else "CAST(NULL AS BIGINT)",
-            join_step=_JOIN_STEP if self.has_steps else "",
-        )
-        found = self.con.sql(query).to_arrow_table()
+        found = self.con.sql(self._attaching(part)).to_arrow_table()
         self.con.unregister("part")
         return found
+
+    def _attaching(self, part: pa.Table) -> str:
+        rows = part.column("row")
+        span = {"first": rows[0].as_py(), "last": rows[-1].as_py()} if len(rows) else {"first": 0, "last": 0}
+        named = pc.min_max(part.column("correlation").filter(part.column("on_device"))).as_py()
+        launched = "launch" in self._made and named["min"] is not None
+        joins = [_JOIN.format(table=table, **span) for table in ("forward", "nested", "paired") if table in self._made]
+
+        def taken(table: str, value: str, kind: str = "BIGINT") -> str:
+            return value if table in self._made else f"CAST(NULL AS {kind})"
+
+        return _ATTACH.format(
+            launch_row="l.row" if launched else _NONE,
+            ts_ns="coalesce(l.ts_ns, p.ts_ns)" if launched else "p.ts_ns",
+            join_launch=_JOIN_LAUNCH.format(low=named["min"], high=named["max"]) if launched else "",
+            forward=taken("forward", "forward.forward_row"),
+            step=taken("step", "CASE WHEN x.ts_ns < s.end_ns THEN s.step END"),
+            parent=taken("nested", "nullif(nested.parent, 0) - 1"),
+            stack=taken("nested", "nullif(nested.stack, 0)", "UBIGINT"),
+            paired=taken("paired", "paired.dur_ns"),
+            joins=" ".join([*joins, _JOIN_STEP if "step" in self._made else ""]),
+        )
 
     def pair_begins(self) -> None:
         """Gives slices that were written as a begin and an end (merged traces) their durations."""
@@ -205,18 +240,8 @@ class LinkTables:
                     start, start_ns = begun.pop()
                     durations.append((start, ts_ns - start_ns))
         if durations:
-            insert(
-                self.con,
-                "paired",
-                pa.table({"row": [row for row, _ in durations], "dur_ns": [dur for _, dur in durations]}),
-            )
-            self.con.execute(
-                "UPDATE host SET end_ns = ts_ns + greatest(p.dur_ns, 0) FROM paired AS p WHERE host.row = p.row"
-            )
-            self.con.execute("UPDATE op SET dur_ns = p.dur_ns FROM paired AS p WHERE op.row = p.row")
-
-
-def insert(con: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
-    con.register("given", rows)
-    con.execute(f"INSERT INTO {table} BY NAME SELECT * FROM given")
-    con.unregister("given")
+            rows_of, lasted = zip(*durations, strict=True)
+            self.insert("paired", pa.table({"row": rows_of, "dur_ns": lasted}))
+            for table, change in (("host", "end_ns = ts_ns + greatest(p.dur_ns, 0)"), ("op", "dur_ns = p.dur_ns")):
+                if table in self._made:
+                    self.con.execute(f"UPDATE {table} SET {change} FROM paired AS p WHERE {table}.row = p.row")

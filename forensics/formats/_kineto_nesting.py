@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 
 from forensics.artifact import Frame, Stacks
-from forensics.formats._kineto_links import insert
+from forensics.formats._kineto_links import LinkTables
 
 _BATCH_ROWS = 100_000
 _APPEND_ROWS = 500_000
@@ -64,8 +64,10 @@ class CallStacks:
         return stack
 
 
-def nest(con: duckdb.DuckDBPyConnection, out: duckdb.DuckDBPyConnection, names: list[str], stacks: CallStacks) -> None:
+def nest(con: duckdb.DuckDBPyConnection, links: LinkTables, names: list[str], stacks: CallStacks) -> None:
     """Fills `nested` with 1 + row of the enclosing slice, and the stack where there are Python frames (`names`)."""
+    if not links.has("host"):
+        return
     # Times in whole microseconds are cut, not rounded: an inner slice can seem to end after the outer.
     ((whole, n_frames),) = con.execute(_NEEDS).fetchall()
     slack = 1000 if whole else 0
@@ -75,10 +77,10 @@ def nest(con: duckdb.DuckDBPyConnection, out: duckdb.DuckDBPyConnection, names: 
     for table in nested:
         waiting.append(table)
         if len(waiting) * _BATCH_ROWS >= _APPEND_ROWS:
-            insert(out, "nested", pa.concat_tables(waiting))
+            links.insert("nested", pa.concat_tables(waiting))
             waiting = []
     if waiting:
-        insert(out, "nested", pa.concat_tables(waiting))
+        links.insert("nested", pa.concat_tables(waiting))
 
 
 def _nest(batches: Iterable[pa.RecordBatch], slack: int) -> Iterator[pa.Table]:

@@ -146,11 +146,11 @@ class Trace:
             if self._source.threads > 1 and sum(count.n_slices for count in self._counts) > _SMALL_TRACE:
                 with ThreadPoolExecutor(1) as pool:
                     linked = pool.submit(got.links.link, linking)
-                    nest(reading, got.links.con, names, stacks)
+                    nest(reading, got.links, names, stacks)
                     linked.result()
             else:
                 got.links.link(linking)
-                nest(reading, got.links.con, names, stacks)
+                nest(reading, got.links, names, stacks)
         finally:
             reading.close()
             linking.close()
