@@ -19,11 +19,12 @@ from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
-from forensics.compression import allowed_bytes, compression_of, open_compressed
+from forensics.compression import DECODERS, ReadAhead, allowed_bytes, compression_of, open_compressed
 
 HEAD_BYTES = 64 * 1024
 # Stands for the year in which a log of stamps without a year begins: a leap year, so that 29 February exists.
 UNKNOWN_YEAR = 2000
+_ALONE_BYTES = 4 << 20  # unpacked before another thread goes on with it: beginnings are often all that is read
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class _Decompressed(io.RawIOBase):
         kind = compression_of(magic)
         self._reader: Any = open_compressed(kind, self._file) if kind else self._file
         self._left = allowed_bytes(size) if kind else size
+        # Not of lz4: of data that is cut its decoder gives less the more it is asked for at once.
+        self._until_ahead = _ALONE_BYTES if kind in DECODERS and source.threads > 1 else None
 
     def readable(self) -> bool:
         return True
@@ -85,11 +88,15 @@ class _Decompressed(io.RawIOBase):
         if self._reader is self._file:
             return int(self._file.readinto(buffer))
         try:
+            if self._until_ahead is not None and self._until_ahead <= 0:
+                self._reader, self._until_ahead = ReadAhead(self._reader), None
             data = self._reader.read(len(buffer))
         except Exception as error:  # isal, zstandard, lzma, bz2 and pyarrow each raise types of their own
             self._source.damage = f"compressed data ends early or is damaged ({error})"
             return 0
         self._left -= len(data)
+        if self._until_ahead is not None:
+            self._until_ahead -= len(data)
         if self._left < 0:
             self._source.damage = "it unpacks to more than it may (bytes or ratio); the rest was not read"
             return 0
@@ -97,6 +104,8 @@ class _Decompressed(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
+        if isinstance(self._reader, ReadAhead):
+            self._reader.close()
         self._file.close()
         super().close()
 

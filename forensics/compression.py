@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Protocol
 
 MAX_UNPACKED_BYTES = 200 << 30
 MAX_RATIO = 500  # the densest real traces compress about 60:1
 _PIECE_BYTES = 1 << 20
+_AHEAD_PIECES = 8  # of _PIECE_BYTES: unpacked before they are asked for
 _ZSTD_BYTES = 4096  # a block of 4 bytes may unpack to 128 KiB, so this many to 128 MiB at most
 _XZ_MEMORY = 1 << 30  # the largest preset needs 65 MiB
 _MAGIC = {
@@ -169,3 +172,67 @@ class _Members:
         self._used = True
         self._pieces = self._decoder.pieces(chunk)
         return True
+
+
+class ReadAhead:
+    """Unpacks on a thread of its own, a bounded number of pieces ahead, while what was unpacked is worked on.
+
+    An error comes when all that was unpacked before it has been read. `close` ends the thread.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._changed = threading.Condition()
+        self._pieces: deque[bytes] = deque()
+        self._error: Exception | None = None
+        self._ended = False  # nothing follows what is in `_pieces`
+        self._closed = False
+        self._first = b""  # what is left of the piece being read
+        self._thread = threading.Thread(target=self._run, name="forensics-unpack", daemon=True)
+        self._thread.start()
+
+    def read(self, size: int) -> bytes:
+        if not self._first:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pieces or self._ended)
+                if self._pieces:
+                    self._first = self._pieces.popleft()
+                    self._changed.notify()
+                elif self._error is not None:
+                    raise self._error
+        data, self._first = self._first[:size], self._first[size:]
+        return data
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        more = True
+        while more:
+            piece, more = self._next_piece()
+            with self._changed:
+                self._changed.wait_for(lambda: len(self._pieces) < _AHEAD_PIECES or self._closed)
+                if piece:
+                    self._pieces.append(piece)
+                more = more and not self._closed
+                self._ended = not more
+                self._changed.notify()
+
+    def _next_piece(self) -> tuple[bytes, bool]:
+        """Small ones joined, since each costs a change of threads; and whether more follow."""
+        parts: list[bytes] = []
+        n_bytes = 0
+        try:
+            while n_bytes < _PIECE_BYTES:
+                part = self._reader.read(_PIECE_BYTES)
+                if not part:
+                    return b"".join(parts), False
+                parts.append(part)
+                n_bytes += len(part)
+        except Exception as error:  # of whichever library unpacks; raised again where the data is read
+            self._error = error
+            return b"".join(parts), False
+        return b"".join(parts), True

@@ -10,9 +10,12 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 
 from forensics.archives import Budget, Problem, archive_kind, unpack
 from forensics.artifact import HEAD_BYTES, Format, Head, Source
@@ -24,6 +27,7 @@ from forensics.formats import formats
 MAX_NESTING = 2
 REMARKS = {"name-no-text", "outside-name", "duplicate-name"}  # problems that keep nothing from being read
 _CHUNK = 1 << 20
+_MOST_HASHED = 4  # at a time
 
 
 @dataclass(frozen=True)
@@ -61,13 +65,17 @@ def discover(
         raise ForensicsError(f"{path}: not found; expected a folder, a file or an archive that a job left behind")
     until = deadline or Deadline()
     found: list[Found] = []
-    for entry in [_Entry(path, path.name)] if path.is_file() else _entries_below(path, leave_out):
-        if entry.said or entry.part_of:
-            found.append(_listed(entry))
-        elif until.expired():
-            found.append(_listed(entry, ("time-limit", "not read: the time limit was reached", _HIDES)))
-        else:
-            found += _open(entry, work)
+    with _Hashes() as hashes:
+        for entry in [_Entry(path, path.name)] if path.is_file() else _entries_below(path, leave_out):
+            if entry.said or entry.part_of:
+                found.append(_listed(entry))
+            elif until.expired():
+                found.append(_listed(entry, ("time-limit", "not read: the time limit was reached", _HIDES)))
+            else:
+                opened = _open(entry, work)
+                hashes.add(opened)
+                found += opened
+        hashes.finish()
     found.sort(key=lambda f: f.source.name)
     _join_companions(found)
     return found
@@ -181,18 +189,13 @@ def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = Non
 
 
 def _look_at(entry: _Entry) -> tuple[Found, bytes, bool]:
-    """The file's size and hash, its first HEAD_BYTES + 1 bytes, decompressed, and whether they were compressed."""
+    """The file (hashed where it is small), its first HEAD_BYTES + 1 bytes, decompressed, and whether they were so."""
     source = Source(entry.path, entry.name)
     with entry.path.open("rb", buffering=0) as stream:
         start = stream.read(_CHUNK)
-        digest = hashlib.sha256(start)
-        size = len(start)
-        if size == _CHUNK:
-            buffer = memoryview(bytearray(_CHUNK))
-            while n_read := stream.readinto(buffer):
-                digest.update(buffer[:n_read])
-                size += n_read
-    source.sha256 = digest.hexdigest()
+        size = len(start) if len(start) < _CHUNK else os.fstat(stream.fileno()).st_size
+    if len(start) < _CHUNK:
+        source.sha256 = hashlib.sha256(start).hexdigest()
     found = Found(source, None, hints_from_name(entry.name), size, list(entry.problems))
     kind = unopened_kind(start)
     if kind is not None:
@@ -205,6 +208,49 @@ def _look_at(entry: _Entry) -> tuple[Found, bytes, bool]:
     if size and not start and source.damage:
         found.problems.append(("damaged-compression", source.damage, "all of this file's content"))
     return found, start, True
+
+
+class _Hashes:
+    """Hashes large files on threads of their own while others are looked at. Archives that were unpacked need none."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(min(_MOST_HASHED, os.cpu_count() or 1))
+        self._waiting: deque[tuple[Found, Future[tuple[str, int]]]] = deque()
+
+    def __enter__(self) -> _Hashes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def add(self, found: Iterable[Found]) -> None:
+        for item in found:
+            if item.bytes and not item.source.sha256:
+                self._waiting.append((item, self._pool.submit(_hashed, item.source.path)))
+                if len(self._waiting) > _MOST_HASHED:
+                    self._take()
+
+    def finish(self) -> None:
+        while self._waiting:
+            self._take()
+
+    def _take(self) -> None:
+        item, future = self._waiting.popleft()
+        try:
+            item.source.sha256, item.bytes = future.result()
+        except OSError as error:
+            item.format, item.bytes = None, 0
+            item.problems.append(("unreadable", error.strerror or str(error), _HIDES))
+
+
+def _hashed(path: Path) -> tuple[str, int]:
+    digest, n_bytes = hashlib.sha256(), 0
+    with path.open("rb", buffering=0) as stream:
+        buffer = memoryview(bytearray(_CHUNK))
+        while n_read := stream.readinto(buffer):
+            digest.update(buffer[:n_read])
+            n_bytes += n_read
+    return digest.hexdigest(), n_bytes
 
 
 def _recognise(head: Head) -> str | None:

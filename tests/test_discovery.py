@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import hashlib
 import lzma
 import os
 import tarfile
@@ -15,7 +16,8 @@ import pytest
 import zstandard
 from trouble import dropped_in, messages
 
-from forensics import compression
+from forensics import artifact, compression, discovery
+from forensics.artifact import Source
 from forensics.discovery import discover, hints_from_name
 from forensics.errors import ForensicsError
 from forensics.ingest import ingest
@@ -184,6 +186,32 @@ def test_compressed_content_that_ends_early_is_read_to_the_damage(tmp_path: Path
         assert len(read) > len(LINES) * (kept - 0.1)
 
 
+@pytest.mark.parametrize("packer", PACKERS)
+def test_reading_ahead_gives_the_same_bytes_and_the_same_damage(
+    tmp_path: Path, packer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = PACKERS[packer](LINES * 40)
+    for data in (packed, packed[: len(packed) * 2 // 3]):
+        alone = read_all(tmp_path, data)
+        monkeypatch.setattr(artifact, "_ALONE_BYTES", 1)
+        assert read_all(tmp_path, data) == alone
+        monkeypatch.undo()
+        assert (alone[1] is None) == (data is packed)
+
+
+def test_reading_ahead_is_bounded_and_leaves_no_thread_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact, "_ALONE_BYTES", 1)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(bytes(200 << 20), 1))
+    with Source(tmp_path / "a.gz", "a.gz").open() as stream:
+        assert len(stream.read(3 << 20)) == 3 << 20
+        ahead = stream.raw._reader  # type: ignore[attr-defined]
+        assert ahead._thread.is_alive() and sum(map(len, ahead._pieces)) < 20 << 20
+    assert not ahead._thread.is_alive()
+    with Source(tmp_path / "a.gz", "a.gz", threads=1).open() as stream:
+        assert len(stream.read()) == 200 << 20
+        assert not isinstance(stream.raw._reader, compression.ReadAhead)  # type: ignore[attr-defined]
+
+
 def test_what_a_loader_says_is_made_storable(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path)
     sink.proc(0, rank=2**40, pid=2**40, host="a\ud800b")
@@ -192,6 +220,27 @@ def test_what_a_loader_says_is_made_storable(tmp_path: Path) -> None:
     meta = sink.finish()
     assert meta["procs"] == {"0": {"pid": 2**40, "host": "a?b"}}
     assert meta["facts"][0]["line"] is None and meta["warnings"][0]["byte"] is None
+
+
+def test_files_of_every_size_have_the_hash_of_their_bytes(tmp_path: Path) -> None:
+    sizes = [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3_000_000, 5_000_000, 2_000_000, 4_000_000, 6_000_000]
+    (tmp_path / "in").mkdir()
+    for number, size in enumerate(sizes):
+        (tmp_path / "in" / f"{number}.bin").write_bytes(bytes([number + 1]) * size)
+    for number, found in enumerate(discover(tmp_path / "in", tmp_path / "work")):
+        assert found.bytes == sizes[number]
+        assert found.source.sha256 == hashlib.sha256(bytes([number + 1]) * sizes[number]).hexdigest()
+
+
+def test_a_file_that_cannot_be_hashed_is_listed_as_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Path) -> tuple[str, int]:
+        raise OSError(5, "Input/output error")
+
+    (tmp_path / "a.log").write_bytes(b"step 1 loss 2.0\n" * 100_000)
+    monkeypatch.setattr(discovery, "_hashed", fail)
+    (found,) = discover(tmp_path / "a.log", tmp_path / "work")
+    assert found.format is None and [code for code, _, _ in found.problems] == ["unreadable"]
+    assert found.source.sha256 == ""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import IO
 
 import pyarrow as pa
 
-MEMORY_BYTES = 64 << 20
+MEMORY_BYTES = 32 << 20
 GROUP_ROWS = 200_000
 
 
