@@ -15,6 +15,7 @@ largest resident set of any process of the job. Wall seconds count from after im
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -64,18 +65,25 @@ class Comparison:
     cores: dict[str, int] = field(default_factory=dict)  # job → cores that it is pinned to
 
 
-def build_case(path: Path, *, threads: int = 2) -> int:
-    """Discovers, ingests and assembles what lies at `path` into a case on disk; returns the rows of its tables."""
+def build_case(path: Path, *, threads: int = 2, in_children: bool = False) -> int:
+    """Discovers, ingests and assembles what lies at `path` into a case on disk; returns the rows of its tables.
+
+    `in_children`: loads in child processes, as `forensics analyze` does, else in this one.
+    """
     from forensics.assembly import assemble_case
     from forensics.case import EVENT_TABLES, connect
+    from forensics.children import Children
     from forensics.discovery import discover
     from forensics.ingest import ingest
+    from forensics.memory import usable_bytes
 
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
         found = discover(path, Path(place) / "work")
         for item in found:
             item.source.threads = threads
-        assemble_case(ingest(found, Path(place) / "cache"), Path(place) / "case.duckdb", threads=threads)
+        with Children(threads, usable_bytes()) if in_children else contextlib.nullcontext() as children:
+            loaded = ingest(found, Path(place) / "cache", children=children)
+        assemble_case(loaded, Path(place) / "case.duckdb", threads=threads)
         con = connect(Path(place) / "case.duckdb", read_only=True)
         return sum(con.sql(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in EVENT_TABLES)
 

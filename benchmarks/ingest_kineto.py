@@ -137,6 +137,10 @@ def ranks(folder: Path, *, count: int, megabytes: int) -> Path:
     return place
 
 
+def _first_rank(folder: Path) -> int:
+    return build_case(folder / "rank0.pt.trace.json", threads=1)
+
+
 def _orjson(path: Path) -> int:
     import orjson
 
@@ -169,10 +173,14 @@ print(json.dumps(figures))
 JOBS: dict[str, Callable[[Path], int] | Peer] = {
     "case": build_case,
     "case, one core": partial(build_case, threads=1),
+    "case, child processes": partial(build_case, in_children=True),
+    "first rank, one core": _first_rank,
     "orjson.loads": _orjson,
     "simdjson parse": Peer("HTA_PYTHON", _SIMDJSON),
     "HTA load": Peer("HTA_PYTHON", _HTA),
 }
+_N_RANKS = 8
+_BOUNDED = tuple(Bound(job, "", 1024, "rss") for job in ("case", "case, child processes"))
 _BARE = (Bound("case", "orjson.loads", 1.0), Bound("case", "simdjson parse", 3.0))
 
 
@@ -181,16 +189,24 @@ def _parsed(name: str, megabytes: int, source: Callable[[Path], bytes], jobs: Se
     return Comparison(name, make, ["case", "case, one core", "orjson.loads", "simdjson parse", *jobs], _BARE)
 
 
+def _of_ranks(megabytes: int) -> Comparison:
+    """Both cores for eight traces against one core for one of them."""
+    jobs = ["case, child processes", "first rank, one core"]
+    bound = Bound(jobs[0], jobs[1], 0.6 * _N_RANKS)
+    make = partial(ranks, count=_N_RANKS, megabytes=megabytes)
+    return Comparison(f"8 ranks x {megabytes} MB", make, jobs, [bound], runs=1, large=True, cores={jobs[1]: 1})
+
+
 COMPARISONS = (
     _parsed("500 MB, stacks and memory", 500, _profiled),
     _parsed("500 MB, kernels and flows", 500, _recorded_on_gpus),
     Comparison("50 MB against HTA", partial(tiled, megabytes=50), ["case", "HTA load"],
                [Bound("case", "HTA load", 1 / 15)], runs=3),
     Comparison("500 MB, gzip", partial(zipped, megabytes=500), ["case"]),
-    Comparison("250 MB, one rank", partial(tiled, megabytes=250), ["case, one core"], cores={"case, one core": 1}),
-    Comparison("8 ranks x 250 MB", partial(ranks, count=8, megabytes=250), ["case"], runs=1, large=True),
-    Comparison("2500 MB", partial(tiled, megabytes=2500), ["case"], [Bound("case", "", 1024, "rss")], runs=1,
+    _of_ranks(250),
+    _of_ranks(30),
+    Comparison("2500 MB", partial(tiled, megabytes=2500), ["case", "case, child processes"], _BOUNDED, runs=1,
                large=True),
-    Comparison("10000 MB", partial(tiled, megabytes=10_000), ["case"], [Bound("case", "", 1024, "rss")], runs=1,
+    Comparison("10000 MB", partial(tiled, megabytes=10_000), ["case", "case, child processes"], _BOUNDED, runs=1,
                large=True),
 )  # fmt: skip
