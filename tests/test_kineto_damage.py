@@ -8,13 +8,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from kineto_traces import BASE_NS, covered, many, names, op, reader, trace
 from support import ARTIFACTS, load, needs_artifacts
 
 from forensics.artifact import Source
 from forensics.errors import ArtifactError
-from forensics.formats import _json_events, kineto
+from forensics.formats import _json_events, _kineto_trace, kineto
 
 read = reader
 
@@ -304,3 +305,18 @@ def test_places_are_found_in_damaged_traces_too(read: Any, tmp_path: Path) -> No
     assert place.text.startswith('{ "ph": "X", "cat": "cpu_op", "name": "last"')
     assert kineto.locate(Source(path, path.name), 8, None) is None
     assert kineto.locate(Source(path, path.name), 3, (4, 900)) is None
+
+
+@pytest.mark.parametrize("error", [duckdb.OutOfMemoryException("full"), OSError("Out of Memory Error: full")])
+def test_a_trace_whose_links_find_no_memory_keeps_its_rows(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(_kineto_trace, "nest", fail)
+    (tmp_path / "trace.json").write_bytes(trace(many(25)))
+    sink = load(kineto, tmp_path / "trace.json")
+    assert len(sink.rows("slice")) == 25
+    assert [w["code"] for w in sink.warnings] == ["links-missing"]
+    assert sink.quality == "partial" and not covered(sink)["complete"]

@@ -31,7 +31,7 @@ from forensics.formats._json_repair import Mended, split_events
 from forensics.formats._kineto_columns import BYTES, BYTEZ, NEW_ERA, old_members, select_counters, select_events
 from forensics.formats._kineto_fit import fitting
 
-MEMORY_LIMIT = "192MB"  # beyond, DuckDB uses the folder for temporary files
+MEMORY_LIMIT = "256MB"  # beyond, DuckDB uses the folder for temporary files
 _NO_MORE_THREADS = 8  # each holds slices in memory
 
 _PHASE = b'"ph"'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,6 +32,7 @@ from forensics.formats._kineto_steps import emit_steps, find_steps
 _CLOCK_ERROR_NS = 10_000  # the profiler aligns its clocks to a few microseconds
 _MAX_THREAD_NAMES = 500
 _MAX_POSITIONS = 1_000_000
+_LARGE_TRACE = 8_000_000  # slices: above, linking and nesting do not share the database's memory
 _SMALL_TRACE = 50_000  # slices: below, a second thread costs more than it gives
 
 
@@ -110,6 +112,7 @@ class Trace:
         self._headers = read_headers(events.texts)[: len(events.array_bytes)]
         while len(self._headers) < len(events.array_bytes):
             self._headers.append(Header({}, "parts"))
+        self._unlinked = False
         self._counts = [gathered.counts.get(number, Counts()) for number in range(len(self._headers))]
 
     def emit(self) -> None:
@@ -138,12 +141,26 @@ class Trace:
         self._describe(documents, whole, n_collectives)
 
     def _link(self) -> CallStacks:
+        """Links and nests; where the database runs out of memory or disk, rows stay without what was not found."""
+        stacks = CallStacks()
+        try:
+            self._link_and_nest(stacks)
+        except (duckdb.OutOfMemoryException, OSError) as error:  # OSError: how Arrow's reader passes it on
+            self._unlinked = True
+            self._sink.warn(
+                "links-missing",
+                f"linking needs more memory or temporary disk than there is ({type(error).__name__}: {error})"[:500],
+                "which slices enclose which, stacks, launches and forward operators of some or all rows",
+            )
+        return stacks
+
+    def _link_and_nest(self, stacks: CallStacks) -> None:
         """Nesting is Python's work and linking the database's: with two threads they go on side by side."""
-        got, stacks = self._got, CallStacks()
-        names = list(got.frames)
+        got, names = self._got, list(self._got.frames)
+        n_slices = sum(count.n_slices for count in self._counts)
         reading, linking = got.links.cursor(), got.links.cursor()
         try:
-            if self._source.threads > 1 and sum(count.n_slices for count in self._counts) > _SMALL_TRACE:
+            if self._source.threads > 1 and _SMALL_TRACE < n_slices <= _LARGE_TRACE:
                 with ThreadPoolExecutor(1) as pool:
                     linked = pool.submit(got.links.link, linking)
                     nest(reading, got.links, names, stacks)
@@ -154,7 +171,6 @@ class Trace:
         finally:
             reading.close()
             linking.close()
-        return stacks
 
     def _tell_missing_launches(self, n_launched: int, n_found: int) -> None:
         if n_found < n_launched and self._got.links.has("launch"):
@@ -249,7 +265,7 @@ class Trace:
             first_byte = events.cut_byte if first_byte is None else min(first_byte, events.cut_byte)
             lost += events.lost_bytes
         nothing_skipped = events.skipped_at is None and not damage.n_skipped and not damage.n_lost
-        whole = nothing_skipped and events.cut_byte is None and not self._source.damage
+        whole = nothing_skipped and events.cut_byte is None and not self._source.damage and not self._unlinked
         if not whole or broken or damage.n_stripped:
             self._sink.damaged("partial", byte=first_byte, lost_bytes=lost or None)
         elif damage.n_mended or any(header.how == "mended" for header in self._headers):
