@@ -99,6 +99,8 @@ def test_container_logs_are_unwrapped(tmp_path: Path) -> None:
         tmp_path, "2026-03-01T10:00:00Z stderr P RuntimeError: CUDA err\n2026-03-01T10:00:00Z stderr F or: x\n"
     )
     assert rows[0]["message"] == "CUDA error: x"
+    parts = "2026-03-01T10:00:00Z stderr P Runtime\n2026-03-01T10:00:00Z stderr P Error: boom"
+    assert [row["message"] for row in events(tmp_path, parts)] == ["boom"]  # the log ends inside the line
 
 
 def test_structured_records_give_their_traceback(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Collects the metrics of one log, block by block, and hands them to the sink in the order of their lines.
 
 The first 2,000,000 values are all kept, and so are the last block's (8 MiB of text). Of the lines between, one in 2^n
-is kept, chosen by scrambling the number of the step (else of the line), so that all processes keep the same steps; n
-grows by one with every further 250,000 values. Lines with a value that is not finite are kept beside them.
+is kept, chosen by scrambling the number of the step (else of the line), so that all processes keep the same steps, but
+for a step whose lines a block's end parts; n grows by one with every further 250,000 values, from block to block. Lines
+with a value that is not finite are kept beside them.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Session:
         self._outcomes = Outcomes(sink, self._events, self._processes, self._clock, self._tests, sequences)
         self._tracebacks = Tracebacks(self._outcomes.finish)
         self._tables: dict[int, Table] = {}
-        self._partial: dict[int, str] = {}
+        self._partial: dict[int, tuple[Line, Piece]] = {}  # what a container's runtime wrote in parts, so far
         self._numbers = Numbers(self._survey.labels, self._clock, self._processes, self._samples)
         self._events.steps = self._numbers.steps
         self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events, sequences)
@@ -107,6 +107,10 @@ class Session:
         for text, piece in self._torn.rest():
             self._is_notable = True
             self._take_line(parse(text, self._survey.labels), piece)
+        while self._partial:  # the log ends inside a line
+            line, piece = self._partial.pop(min(self._partial))
+            line.partial, self._is_notable = False, True
+            self._take_line(line, piece)
         self._tracebacks.end_all()
         for proc in list(self._tables):
             self._end_table(proc)
@@ -233,12 +237,8 @@ class Session:
 
     def _take_line(self, line: Line, piece: Piece) -> None:
         proc = self._processes.number(line)
-        if line.partial or proc in self._partial:
-            line.text = (self._partial.pop(proc, "") + line.text)[:_PARTIAL_CHARACTERS]
-            if line.partial:
-                self._partial[proc] = line.text
-                return
-            self._is_notable = True
+        if (line.partial or proc in self._partial) and not self._join_parts(proc, line, piece):
+            return
         if self._devices.take(proc, line.text, piece.number, self._times_before):
             self._flood.pop(self._at, None)
             return
@@ -268,6 +268,16 @@ class Session:
             self._take_ordinary(proc, line, piece)
         elif may_count(line.text):
             self._numbers.take(self._at, proc, line, piece.number)
+
+    def _join_parts(self, proc: int, line: Line, piece: Piece) -> bool:
+        """Adds a part of a line to those before it; whether the line is whole now."""
+        if proc in self._partial:
+            line.text = (self._partial.pop(proc)[0].text + line.text)[:_PARTIAL_CHARACTERS]
+        if line.partial:
+            self._partial[proc] = line, piece
+            return False
+        self._is_notable = True
+        return True
 
     def _is_flood(self, proc: int) -> bool:
         """Whether the piece at hand is only counted; inside of something open it is not."""
