@@ -41,7 +41,7 @@ def main() -> None:
     counts = {name: {"right": right[name], "of": total[name]} for name in STRENGTHS}
     print(json.dumps({"figures": figures, "counts": counts, "cases": len(labels)}, indent=2))
     if "--write" in sys.argv:
-        where = f"{len(labels)} labelled cases known while the rules were written"
+        where = f"{len(labels)} labelled cases, most known while the rules were written"
         note = f"measured on {sum(total.values())} verdicts over {where}"
         stored = {"root_cause_is_right": figures, "counts": counts, "note": note}
         STORED.write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
