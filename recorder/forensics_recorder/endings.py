@@ -35,6 +35,7 @@ class Endings:
         self._flush = flush
         self._owner = os.getpid()
         self._told = False
+        self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)  # for the end of a job without descriptors
         self._previous: dict[int, Any] = {}
         self._stacks: Any = None
         self._hook = sys.excepthook
@@ -79,6 +80,7 @@ class Endings:
         if self._told or os.getpid() != self._owner:
             return
         self._told = True
+        os.close(self._reserve)
         try:
             self._flush()
         except Exception as error:  # an end that cannot be flushed is still an end

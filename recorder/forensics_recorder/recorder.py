@@ -223,6 +223,9 @@ class Recorder:
         scaled = self._scaler is not None and self._scaler.is_enabled() and not force
         if self._watch is not None and (not scaled or not _finite(self._metrics.get("loss"))):
             bad = self._guard("watch", lambda: self._watch.look(step, self._metrics.get("loss")))
+            if bad is None and force:  # the loop has dropped its gradients by now
+                why = f"{self._n_skipped} steps were skipped in a row; their gradients were gone before they were seen"
+                self._guard("watch", lambda: self._watch.record_next(step, why))
         if self._gradients is not None:
             totals = self._guard("gradients", lambda: self._gradients.sample(step, force=bad is not None))
             if totals:

@@ -40,6 +40,13 @@ def test_an_exception_is_kept_with_its_traceback_and_still_raised(run: Run) -> N
     assert [line["step"] for line in left.lines("steps")] == list(range(8))
 
 
+def test_the_end_is_told_where_every_descriptor_is_in_use(run: Run) -> None:
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\nkept = []\n"
+    left = run(limit + LOOP.format(fault="while True: kept.append(open(os.devnull))"))
+    assert "Too many open files" in left.stderr
+    assert (left.end()["how"], left.end()["exception"]) == ("exception", "OSError")
+
+
 def test_sigterm_is_told_and_still_ends_the_process(run: Run) -> None:
     left = run(LOOP.format(fault="os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)"))
     assert left.code == -signal.SIGTERM

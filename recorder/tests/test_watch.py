@@ -139,6 +139,41 @@ def test_gradients_tell_addresses_versions_and_what_is_missing(run: Run) -> None
     assert left.lines("steps")[0]["gradients_missing"] == 2
 
 
+def test_a_step_after_skipped_ones_is_recorded_where_their_gradients_are_dropped_unseen(run: Run) -> None:
+    script = NET.replace("torch.log(p * 0 if bad else p)", "((p - p.detach()) if bad else p).abs().sqrt()")
+    loop = """
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+with fr.record(OUT, model=net, optimizer=optimizer, scaler=scaler) as rec:
+    for step in range(12):
+        x, y = batch(step)
+        with rec.step(step):
+            loss = rec.run(loss_of, net, x, y, step >= 5)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+    left = run(script + loop)
+    assert left.code == 0, left.stderr
+    first = births(left)[0]
+    assert (first["step"], first["phase"], first["autograd"]) == (8, "backward", "SqrtBackward0")
+    told = next(event for event in left.lines("events") if event["event"] == "nonfinite")
+    assert (told["step"], told["recorded"]) == (7, "no")
+    assert "3 steps were skipped in a row" in told["why"]
+
+
+def test_many_kinds_of_gradients_are_looked_at(run: Run) -> None:
+    script = """
+from forensics_recorder.watch import _totals
+half = torch.full((70, 1000), 60000.0, dtype=torch.float16)
+complex_ = torch.zeros(4, dtype=torch.complex64); complex_.imag[2] = float("nan")
+inf = torch.zeros(5); inf[1], inf[2] = float("inf"), -float("inf")
+totals = _totals([half[:1, :1], complex_, inf, torch.ones(2).bfloat16(), torch.zeros(0)])
+print([x == x and abs(x) != float("inf") for x in totals])
+"""
+    assert run(TORCH + script).stdout.strip() == "[True, False, False, True, True]"
+
+
 def test_a_halt_ends_the_run_with_a_reason(run: Run) -> None:
     options = "options=fr.Options(halt_when=lambda m: float(m['loss']) != float(m['loss']) or float(m['loss']) > 1e30)"
     script = LOOP.replace("optimizer=optimizer)", f"optimizer=optimizer, {options})")
