@@ -230,7 +230,7 @@ COMMENT ON COLUMN log_event.role IS 'primary (can be a root) | symptom (waits fo
 COMMENT ON COLUMN log_event.exception_id IS 'string.id of the exception type, for events out of a traceback';
 COMMENT ON COLUMN log_event.message_id IS 'string.id of the message text';
 COMMENT ON COLUMN log_event.stack_id IS 'stack.id of the traceback''s innermost frame';
-COMMENT ON COLUMN log_event.fields IS 'Values that the signature extracts; sizes as *_bytes in bytes, times as *_ms or *_ns';
+COMMENT ON COLUMN log_event.fields IS 'Values that the signature extracts; sizes as *_bytes in bytes, times as *_ms or *_ns. Of a traceback also code: the source line of its innermost frame, and user_code: that of the job''s own innermost one, where it is another';
 
 CREATE TABLE sample (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,

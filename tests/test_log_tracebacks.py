@@ -195,6 +195,22 @@ def test_a_worker_exception_gives_the_original_one_too(tmp_path: Path) -> None:
     assert (inner["message"], functions(sink, inner["stack_id"])) == ("'k0'", ["fetch", "__getitem__"])
 
 
+def test_the_source_lines_of_the_innermost_frames_are_kept(tmp_path: Path) -> None:
+    text = """Traceback (most recent call last):
+  File "train.py", line 9, in main
+    loss = model(x[mask])
+           ~~~~~^^^^^^^^^
+  File "/usr/lib/python3/dist-packages/torch/nn/modules/batchnorm.py", line 748, in forward
+    return sync_batch_norm.apply(
+           ^^^^^^^^^^^^^^^^^^^^^
+RuntimeError: CUDA error: operation not permitted when stream is capturing
+"""
+    error = next(row for row in read(tmp_path, text).rows("log_event") if row["exception"])
+    fields = json.loads(error["fields"])
+    assert fields["code"] == "return sync_batch_norm.apply("
+    assert fields["user_code"] == "loss = model(x[mask])"
+
+
 def test_anomaly_mode_gives_the_forward_stack(tmp_path: Path) -> None:
     text = """\
 /x/torch/graph.py:979: UserWarning: Error detected in LogBackward0. Traceback of forward call that caused the error:
@@ -212,7 +228,8 @@ RuntimeError: Function 'LogBackward0' returned nan values in its 1th output.
     sink = read(tmp_path, text)
     forward, error = sink.rows("log_event")
     assert (forward["signature"], functions(sink, forward["stack_id"])) == ("anomaly-forward", ["main", "loss_of"])
-    assert json.loads(error["fields"]) == {"function": "LogBackward0", "output_index": 1}
+    fields = {"function": "LogBackward0", "output_index": 1, "code": "loss_of(x).backward()"}
+    assert json.loads(error["fields"]) == fields
 
 
 def test_a_fatal_error_has_the_stack_of_the_thread_that_crashed(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from forensics.artifact import Frame
+from forensics.artifact import Frame, is_user_file
 from forensics.formats._log_catalogue import Match, catalogue
 from forensics.formats._log_prefix import Line
 from forensics.formats._log_threads import THREAD, Dump
 
 MESSAGE_CHARACTERS = 64 * 1024
+CODE_CHARACTERS = 200
 MAX_FRAMES = 512  # of one stack: the first and last 256 of a deeper one
 # A message of which nothing came for so many lines of the log is over; its writer may have ended with it.
 QUIET_LINES = {"message": 256, "frames": 4096}
@@ -106,6 +107,8 @@ class Block:
     facts: dict[str, int | str] = field(default_factory=dict)
     matches: list[Match] | None = None  # of its first line
     at_margin: bool = False  # inside an exception group
+    at_code: bool = False  # the next line is the source line of the last frame
+    own_code: str = ""
     dump: Dump | None = None  # of faulthandler
     words: list[bytes] = field(default_factory=list)  # of its lines
     next_words: bytes = b""  # of the line of its process that ended it
@@ -125,6 +128,18 @@ class Block:
         if len(self.frames) >= MAX_FRAMES:
             del self.frames[MAX_FRAMES // 2]
         self.frames.append(frame)
+
+    def take_code(self, text: str) -> None:
+        """Keeps the source lines of the innermost frame and of the job's own innermost one: builtins have no frames."""
+        if self.at_code:
+            code = self.facts["code"] = text.strip()[:CODE_CHARACTERS]
+            if is_user_file(self.frames[-1].file):
+                self.own_code = code
+            if self.own_code not in ("", code):
+                self.facts["user_code"] = self.own_code
+            else:
+                self.facts.pop("user_code", None)
+        self.at_code = False
 
     def append(self, text: str) -> None:
         if self.n_characters + len(text) <= MESSAGE_CHARACTERS:

@@ -284,6 +284,7 @@ class Tracebacks:
         if m := FRAME.match(text):
             frame = Frame((m[4] or "<module>").strip(), m[2], int(m[3]))
             block.add_frame(frame)
+            block.at_code = weave is None or block not in weave  # else it may be another's
             if weave is not None and block in weave:
                 weave.take(block, frame)
             if not block.frames[1:]:
@@ -293,6 +294,7 @@ class Tracebacks:
             return block.kind != "anomaly" or self.end(block, text)
         indent = len(text) - len(text.lstrip())
         if indent > block.indent or _REPEATED.match(text):
+            block.take_code(text)
             return True
         if block.kind == "anomaly":
             return self.end(block, text)

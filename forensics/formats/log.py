@@ -14,7 +14,7 @@ from forensics.formats._log_metrics import parse_metrics
 from forensics.formats._log_prefix import Labels, parse
 from forensics.formats._log_session import Session
 
-VERSION = 14
+VERSION = 15
 TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
 PROVIDES = (
     "log_event",
