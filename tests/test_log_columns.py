@@ -20,8 +20,8 @@ from forensics.formats import _log_columns, _log_lines, _log_quiet, _log_samples
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_columns import ColumnReader
 from forensics.formats._log_lines import Block
+from forensics.formats._log_marks import Labels
 from forensics.formats._log_metrics import MetricReader
-from forensics.formats._log_prefix import Labels
 from forensics.formats._log_quiet import Quiet, Sorted, without_looks
 from forensics.formats._log_scan import Pattern, without_digits
 from forensics.formats._log_session import _METRIC, _STRUCTURE

@@ -9,7 +9,8 @@ import pytest
 from support import MemorySink, load
 
 from forensics.formats import log
-from forensics.formats._log_prefix import Labels, parse
+from forensics.formats._log_marks import Labels
+from forensics.formats._log_prefix import parse
 
 OOM = "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 0 bytes is free."
 
@@ -52,7 +53,7 @@ def events(tmp_path: Path, text: str | bytes) -> list[dict[str, Any]]:
         ("3,3964,206764307,-;hi", "hi", {"writer": "kernel", "level": "error"}),
         ("Jan  2 15:20:12 host7 kernel: hi", "hi", {"host": "host7", "writer": "kernel"}),
         ("2025-01-02T15:20:12+0800 host7 kernel: hi", "hi", {"host": "host7", "writer": "kernel"}),
-        ("h-21:8123:8301 [1] misc/socket.cc:5 NCCL WARN hi", None, {"host": "h-21", "pid": 8123, "level": "warning"}),
+        ("h-21:8123:8301 [1] misc/socket.cc:5 NCCL WARN hi", None, {"place": "h-21", "pid": 8123, "level": "warning"}),
         ("gpu-a01: [rank2]: hi", "hi", {"host": "gpu-a01", "rank": 2}),
         ("RuntimeError: hi", "RuntimeError: hi", {"host": None, "rank": None, "level": None}),
     ],

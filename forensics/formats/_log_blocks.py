@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from forensics.artifact import Frame, is_user_file
 from forensics.formats._log_catalogue import Match, catalogue
-from forensics.formats._log_prefix import Line
+from forensics.formats._log_marks import Line
 from forensics.formats._log_threads import THREAD, Dump
 
 MESSAGE_CHARACTERS = 64 * 1024
@@ -91,6 +91,7 @@ class Block:
     level: str | None = None
     writer: str | None = None
     prefixed: bool = False
+    marks: tuple[tuple[str, str], ...] = ()
     state: str = "frames"  # frames | message
     indent: int = 0
     frames: list[Frame] = field(default_factory=list)

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from forensics.formats._log_lines import Block, joined
+from forensics.formats._log_marks import Labels, Line
 from forensics.formats._log_metrics import MAX_STEP, MetricReader
-from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_prefix import parse
 from forensics.formats._log_template import Template, learn, looks_of, without_digits
 from forensics.formats._log_time import Clock, Stamp
 
@@ -179,7 +180,7 @@ class ColumnReader:
 
 
 def _identity(line: Line) -> tuple[object, ...]:
-    return line.rank, line.local_rank, line.host, line.pid, line.actor, line.device, line.writer
+    return line.marks, line.rank, line.local_rank, line.place, line.pid, line.actor, line.device, line.writer
 
 
 def _same(some: list[float], others: list[float]) -> bool:

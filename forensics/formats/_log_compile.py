@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from forensics.artifact import Frame, Sink, Stacks
 from forensics.formats._columns import clean_text
 from forensics.formats._log_lines import Block, Piece
-from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_marks import Labels, Line
+from forensics.formats._log_prefix import parse
 from forensics.formats._log_processes import Processes
 from forensics.formats._log_time import Clock
 from forensics.formats._torch_trace_rows import quoted_frames

@@ -10,7 +10,8 @@ from typing import TypeVar
 from forensics.formats._log_blocks import Block
 from forensics.formats._log_catalogue import Catalogue, Match, Signature
 from forensics.formats._log_fields import Value
-from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_marks import Labels, Line
+from forensics.formats._log_prefix import parse
 from forensics.formats._log_tables import Entry
 from forensics.formats._log_time import Stamp
 

@@ -24,6 +24,7 @@ LAST_BYTES = 128 << 10  # of the last part of a log
 PIECE_BYTES = 64 * 1024  # longer pieces of a line are cut into several
 
 ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,512}(?:\x07|\x1b\\)|[@-Z\\-_])")
+ANSI_TEXT = re.compile(ANSI.pattern.decode("latin-1"))
 DIGITS = b"0123456789"
 _PLAIN_DIGITS = bytes.maketrans(DIGITS, b"0" * 10)
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
@@ -243,7 +244,7 @@ def decoded(data: bytes) -> str:
     text = data.decode(encoding or "utf-8", "replace").replace("\ufeff", "")
     plain = text.encode("utf-8", "replace")
     found = unwrap(plain) if holds_records(plain) else None
-    return text if found is None else found.text.decode("utf-8", "replace")
+    return ANSI_TEXT.sub("", text if found is None else found.text.decode("utf-8", "replace"))
 
 
 def read_blocks(stream: BinaryIO, decoder: LineDecoder | None = None) -> Iterator[Block]:

@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 
 from forensics.artifact import Sink
 from forensics.formats._log_lines import Block
-from forensics.formats._log_prefix import Labels, parse
+from forensics.formats._log_marks import Labels
+from forensics.formats._log_prefix import parse
 from forensics.formats._log_processes import Processes
 from forensics.formats._log_time import Clock
 from forensics.formats._memory_summary import MARK, Summary, starts_summary

@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 
 from forensics.formats._log_columns import ColumnReader, Columns, Writer
 from forensics.formats._log_lines import Block
+from forensics.formats._log_marks import Labels, Line
 from forensics.formats._log_metrics import metric_reader
-from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_prefix import parse
 from forensics.formats._log_processes import Processes
 from forensics.formats._log_samples import SampleRows
 from forensics.formats._log_scan import Scan

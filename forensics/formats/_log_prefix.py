@@ -8,61 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from forensics.formats._log_time import MONTHS, Stamp, full_stamp, time_ns, yearless_stamp
+from forensics.formats import _log_marks as marks
+from forensics.formats._log_marks import LEVELS, Labels, Line
 
 MAX_LAYERS = 8
-LEVELS = {
-    **dict.fromkeys(("TRACE", "DEBUG", "VERBOSE", "D", "V", "USDT"), "debug"),
-    **dict.fromkeys(("INFO", "NOTICE", "I", "STAGE", "NOTE"), "info"),
-    **dict.fromkeys(("WARNING", "WARN", "W"), "warning"),
-    **dict.fromkeys(("ERROR", "ERR", "E", "SEVERE"), "error"),
-    **dict.fromkeys(("FATAL", "CRITICAL", "F", "C", "EMERG", "ALERT", "CRIT", "PANIC"), "fatal"),
-}
-_KERNEL_LEVELS = ["fatal", "fatal", "fatal", "error", "warning", "info", "info", "debug"]
-
-
-@dataclass(slots=True)
-class Line:
-    """A line without its prefixes."""
-
-    text: str
-    rank: int | None = None
-    local_rank: int | None = None
-    host: str | None = None
-    pid: int | None = None
-    actor: str | None = None
-    device: int | None = None
-    stamp: Stamp | None = None
-    level: str | None = None
-    writer: str | None = None
-    compile_id: str | None = None
-    repeated: int | None = None
-    partial: bool = False
-    prefixed: bool = False  # by a logger: a time, a level or a writer, not only a rank or host
-    time_at: int | None = None  # where the hour of the stamp stands in the whole line
-    more_stamps: tuple[tuple[int, int], ...] = ()  # where further stamps stand, which do not count
-
-    @property
-    def names_a_process(self) -> bool:
-        marks = (self.rank, self.local_rank, self.host, self.pid, self.actor)
-        return any(mark is not None for mark in marks)
-
-
-@dataclass
-class Labels:
-    """Which of the ambiguous prefixes a log uses; settled by its beginning."""
-
-    srun: bool = False
-    compose: bool = False  # docker compose: "name  | text"
-    hosts: set[str] = field(default_factory=set)
-
-    @property
-    def by_digits(self) -> bool:
-        """Whether digits, not words, decide which lines have a label."""
-        return self.srun or bool(self.hosts)
-
 
 DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
 ZONE = r"(?:\s?(Z|[+-]\d\d:?\d\d)(?![\d:]))?"
@@ -79,147 +29,6 @@ _BRACKETS = re.compile(r"\s?\[(?:[\w./<>-]{1,80}:\d+(?::[\w<>]{1,60})?|tid \d+)\
 _BRACKETS_BEGIN = ("[", " [", ">", " >", "\t[", "\t>")
 
 
-def _iso(line: Line, m: re.Match[str]) -> None:
-    if line.stamp is not None:
-        line.prefixed, line.more_stamps = True, (*line.more_stamps, (m.start(1), m.end(7 if m[7] else 6)))
-        return
-    ns = time_ns(m[4], m[5], m[6], m[7])
-    _set_stamp(line, full_stamp(int(m[1]), int(m[2]), int(m[3]), ns, m[8]), m.start(4))
-
-
-def _set_stamp(line: Line, stamp: Stamp | None, time_at: int | None = None) -> None:
-    line.prefixed = True
-    if line.stamp is None:
-        line.stamp, line.time_at = stamp, time_at
-
-
-def _rank(line: Line, m: re.Match[str]) -> None:
-    line.rank = int(m[1])
-
-
-def _role(line: Line, m: re.Match[str]) -> None:
-    line.local_rank = int(m[2])
-
-
-def _mpi(line: Line, m: re.Match[str]) -> None:
-    line.rank = int(m[1])
-
-
-def _pod(line: Line, m: re.Match[str]) -> None:
-    line.host = m[1]
-
-
-def _actor(line: Line, m: re.Match[str]) -> None:
-    line.actor = m[1].strip()
-    if m[2]:
-        line.rank = int(m[2])
-    if m[3]:
-        line.pid = int(m[3])
-    line.host = m[4] or line.host
-
-
-def _dated(line: Line, m: re.Match[str]) -> None:
-    _iso(line, m)
-    if m[9]:  # container log of Kubernetes
-        line.prefixed, line.partial = False, m[9] == "P"
-    elif m[11]:  # journal
-        line.host, line.writer = m[10], m[11]
-
-
-def _parallel(line: Line, m: re.Match[str]) -> None:
-    _iso(line, m)
-    parts = dict(re.findall(r"(DP|TP|PP|EP)(\d+)", m[9]))
-    if set(parts) == {"TP"}:
-        line.rank = int(parts["TP"])
-    line.actor = m[9].strip()
-
-
-def _glog(line: Line, m: re.Match[str]) -> None:
-    line.level = LEVELS[m[1]]
-    _set_stamp(line, yearless_stamp(int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6], m[7])), m.start(4))
-    line.writer = m[9]
-
-
-def _c10(line: Line, m: re.Match[str]) -> None:
-    line.level, line.writer, line.prefixed = LEVELS[m[1]], m[8], True
-    if m[2]:
-        _set_stamp(line, yearless_stamp(int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6], m[7])), m.start(4))
-
-
-def _vllm(line: Line, m: re.Match[str]) -> None:
-    line.level, line.writer = LEVELS[m[1]], m[7]
-    _set_stamp(line, yearless_stamp(int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6], None)), m.start(4))
-
-
-def _ctime(line: Line, m: re.Match[str]) -> None:
-    _set_stamp(line, full_stamp(int(m[6]), MONTHS[m[1]], int(m[2]), time_ns(m[3], m[4], m[5], None), None), m.start(3))
-    line.writer = line.writer or "kernel"  # dmesg -T
-
-
-def _fabric(line: Line, m: re.Match[str]) -> None:
-    _set_stamp(line, full_stamp(int(m[3]), MONTHS[m[1]], int(m[2]), time_ns(m[4], m[5], m[6], None), None), m.start(4))
-
-
-def _boot(line: Line, m: re.Match[str]) -> None:
-    seconds, fraction = m[1].split(".")
-    _set_stamp(line, Stamp("boot", int(seconds) * 10**9 + int(fraction[:9].ljust(9, "0"))))
-    line.writer = "kernel"
-
-
-def _facility(line: Line, m: re.Match[str]) -> None:
-    line.level = LEVELS.get(m[2].upper(), line.level)
-    line.writer = "kernel" if m[1] == "kern" else m[1]
-    line.prefixed = True
-
-
-def _kmsg(line: Line, m: re.Match[str]) -> None:
-    line.level = _KERNEL_LEVELS[int(m[1]) & 7]
-    _set_stamp(line, Stamp("boot", int(m[3]) * 1000))
-    line.writer = "kernel"
-
-
-def _syslog(line: Line, m: re.Match[str]) -> None:
-    _set_stamp(line, yearless_stamp(MONTHS[m[1]], int(m[2]), time_ns(m[3], m[4], m[5], None)), m.start(3))
-    line.host, line.writer = m[6], m[7]
-
-
-def _us_date(line: Line, m: re.Match[str]) -> None:
-    _set_stamp(line, full_stamp(int(m[3]), int(m[1]), int(m[2]), time_ns(m[4], m[5], m[6], m[7]), None), m.start(4))
-
-
-def _python(line: Line, m: re.Match[str]) -> None:
-    line.level, line.writer, line.prefixed = LEVELS[m[1]], m[2], True
-
-
-def _level(line: Line, m: re.Match[str]) -> None:
-    line.level, line.prefixed = LEVELS[m[1]], True
-
-
-def _ascend(line: Line, m: re.Match[str]) -> None:
-    line.level = LEVELS[m[1]]
-    _set_stamp(line, full_stamp(int(m[2]), int(m[3]), int(m[4]), time_ns(m[5], m[6], m[7], None), None), m.start(5))
-    line.pid, line.device, line.rank = int(m[8]), int(m[9]), int(m[10])
-
-
-def _kineto(line: Line, m: re.Match[str]) -> None:
-    line.level = LEVELS[m[1]]
-    _set_stamp(line, full_stamp(int(m[2]), int(m[3]), int(m[4]), time_ns(m[5], m[6], m[7], m[8]), None), m.start(5))
-    line.writer = "kineto"
-
-
-def _nccl(line: Line, m: re.Match[str]) -> None:
-    line.host, line.pid, line.device = m[1], int(m[2]), int(m[3])
-    line.level, line.writer, line.prefixed = LEVELS.get(m[4], "info"), "nccl", True
-
-
-def _cut_glog(line: Line, m: re.Match[str]) -> None:
-    line.writer, line.prefixed = m[1], True
-
-
-def _slurm(line: Line, m: re.Match[str]) -> None:
-    line.level, line.writer, line.prefixed = LEVELS[m[2].upper()], m[1], True
-
-
 _Layer = tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]]
 
 
@@ -229,46 +38,47 @@ def _layers(*rows: tuple[str, Callable[[Line, re.Match[str]], None]]) -> list[_L
 
 _NOT_ROLES = "step|epoch|iter|iteration|layer|batch|gpu|cuda|ep|item|test|case|block|stage|round|trial"
 _BRACKETED = _layers(
-    (r"\[rank(\d{1,6})\](?:: ?| |$)", _rank),
-    (rf"\[(?!(?:{_NOT_ROLES})\d)([a-z]\w{{0,30}}?)(\d{{1,5}})\]:", _role),
-    (r"\[\d+,(\d+)\]<(?:stdout|stderr|stddiag)>: ?", _mpi),
-    (r"\[\d+,mpirank:(\d+),[\w.-]{1,60}\]<(?:stdout|stderr)>: ?", _mpi),  # SageMaker
-    (r"\[pod/([\w.-]{1,120})/[\w.-]{1,80}\] ", _pod),
-    (rf"\[{DATE}{ZONE}((?: (?:DP|TP|PP|EP)\d+)+)\] ?", _parallel),
-    (rf"\[{DATE}{ZONE}\] ?", _iso),
+    (r"\[rank(\d{1,6})\](?:: ?| |$)", marks.take_rank),
+    (rf"\[(?!(?:{_NOT_ROLES})\d)([a-z]\w{{0,30}}?)(\d{{1,5}})\]:", marks.take_role),
+    (r"\[\d+,(\d+)\]<(?:stdout|stderr|stddiag)>:(?: (?=\S))?", marks.take_rank),
+    (r"\[\d+,mpirank:(\d+),[\w.-]{1,60}\]<(?:stdout|stderr)>:(?: (?=\S))?", marks.take_rank),  # SageMaker
+    (r"\[pod/([\w.-]{1,120})/[\w.-]{1,80}\] ", marks.take_pod),
+    (rf"\[{DATE}{ZONE}((?: (?:DP|TP|PP|EP)\d+)+)\] ?", marks.take_parallel),
+    (rf"\[{DATE}{ZONE}\] ?", marks.take_iso),
     (
         rf"\[([VIWEFC])(?:(\d{{1,2}})(\d{{2}}) {_CLOCK}(?:\.(\d+))?)? ?"
         r"([\w./+-]{1,120}\.(?:cpp|h|hpp|cu|cc|py)):\d+\] ?",
-        _c10,
+        marks.take_c10,
     ),
-    (rf"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH} +(\d+) {_CLOCK} (\d{{4}})\] ?", _ctime),
-    (rf"\[{_MONTH} +(\d+) (\d{{4}}) {_CLOCK}\] ?", _fabric),
-    (r"\[ *(\d{1,10}\.\d{3,9})\](?: \[ *[TC]\d+\])? ?", _boot),
+    (rf"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH} +(\d+) {_CLOCK} (\d{{4}})\] ?", marks.take_ctime),
+    (rf"\[{_MONTH} +(\d+) (\d{{4}}) {_CLOCK}\] ?", marks.take_fabric),
+    (r"\[ *(\d{1,10}\.\d{3,9})\](?: \[ *[TC]\d+\])? ?", marks.take_boot),
     (
         rf"\[{_LEVEL}\] (\d{{4}})-(\d\d)-(\d\d)-{_CLOCK} \(PID:(\d+), Device:(\d+), RankID:(\d+)\) ?",
-        _ascend,
+        marks.take_ascend,
     ),
-    (rf"(?:\[[A-Za-z_][\w.]{{0,80}}\])?\[{_LEVEL}(?:[|:][\w.:]{{1,80}})?\](?: -)? ?", _level),
+    (rf"(?:\[[A-Za-z_][\w.]{{0,80}}\])?\[{_LEVEL}(?:[|:][\w.:]{{1,80}})?\](?: -)? ?", marks.take_level),
 )
 _DIGITS = _layers(
     (
         rf"{DATE}{ZONE}(?: (?:stdout|stderr) ([FP])(?= |$)"
         r"| (?!NCCL)([\w.-]{1,120}) (kernel|[\w@./-]{1,60}\[\d+\]):)?",
-        _dated,
+        marks.take_dated,
     ),
-    (rf"(\d\d)/(\d\d)/(\d{{4}}) {_CLOCK}(?:[.,](\d{{1,9}}))?", _us_date),
-    (r"(\d{1,3}),(\d+),(\d+),[-c+][^;]{0,80};", _kmsg),
+    (rf"(\d\d)/(\d\d)/(\d{{4}}) {_CLOCK}(?:[.,](\d{{1,9}}))?", marks.take_us_date),
+    (r"(\d{1,3}),(\d+),(\d+),[-c+][^;]{0,80};", marks.take_kmsg),
 )
 _LETTERS = _layers(
-    (rf"([VIWEFC])(\d{{2}})(\d{{2}}) {_CLOCK}\.(\d{{3,9}})\s+(?:(\d+) )?([^\s\]]{{1,200}}):\d+\] ?", _glog),
-    (rf"{_LEVEL} (\d\d)-(\d\d) {_CLOCK} (?:\[?([\w./-]{{1,120}}):\d+\]?) ?", _vllm),
-    (rf"(INFO|WARNING|ERROR|STAGE|USDT|VERBOSE):{DATE} \d+:\d+ [\w.]{{1,80}}:\d+\] ?", _kineto),
-    (rf"{_LEVEL}:([A-Za-z_][\w.]{{0,120}}):(?=\S)", _python),
-    (r"(kern|user|daemon|syslog|auth|authpriv) *:(\w+) *: ?", _facility),
-    (rf"{_MONTH} +(\d{{1,2}}) {_CLOCK} ([\w.-]{{1,120}}) ([\w./@-]{{1,60}})(?:\[\d+\])?: ?", _syslog),
-    (r"((?:[\w.-]{1,80}/){1,20}[\w.-]{1,80}\.(?:py|cpp|cc)):\d+\] ?", _cut_glog),
-    (r"(slurmstepd(?:-[\w.-]+)?|srun|slurmd|salloc|sbatch): (error|warning|fatal|info)(?=: )", _slurm),
+    (rf"([VIWEFC])(\d{{2}})(\d{{2}}) {_CLOCK}\.(\d{{3,9}})\s+(?:(\d+) )?([^\s\]]{{1,200}}):\d+\] ?", marks.take_glog),
+    (rf"{_LEVEL} (\d\d)-(\d\d) {_CLOCK} (?:\[?([\w./-]{{1,120}}):\d+\]?) ?", marks.take_vllm),
+    (rf"(INFO|WARNING|ERROR|STAGE|USDT|VERBOSE):{DATE} \d+:\d+ [\w.]{{1,80}}:\d+\] ?", marks.take_kineto),
+    (rf"{_LEVEL}:([A-Za-z_][\w.]{{0,120}}):(?=\S)", marks.take_python),
+    (r"(kern|user|daemon|syslog|auth|authpriv) *:(\w+) *: ?", marks.take_facility),
+    (rf"{_MONTH} +(\d{{1,2}}) {_CLOCK} ([\w.-]{{1,120}}) ([\w./@-]{{1,60}})(?:\[\d+\])?: ?", marks.take_syslog),
+    (r"((?:[\w.-]{1,80}/){1,20}[\w.-]{1,80}\.(?:py|cpp|cc)):\d+\] ?", marks.take_cut_glog),
+    (r"(slurmstepd(?:-[\w.-]+)?|srun|slurmd|salloc|sbatch): (error|warning|fatal|info)(?=: )", marks.take_slurm),
 )
+_CARRIERS = (marks.take_dated, marks.take_syslog)
 # What a line that starts with a letter must look like for one of the patterns above to be worth trying.
 _LETTER_START = re.compile(
     rf"[VIWEFC]\d{{4}} |{_LEVEL}[ :]|(?:STAGE|USDT|VERBOSE):|(?:kern|user|daemon|syslog|auth)|{_MONTH} "
@@ -280,6 +90,7 @@ _NCCL = re.compile(
 _ACTOR = re.compile(r"\(([A-Za-z][\w .:-]{0,60}?)(?: rank=(\d+))?,?(?: pid=(\d+))(?:, ip=([\w.]+))?\) ?")
 _AUTOSCALER = re.compile(r"\((?:autoscaler|raylet)[^)]{0,60}\) ?")
 _INDENTED_TIME = re.compile(r" {1,4}\[\d{4}-\d\d-\d\d ")  # Megatron
+_LENGTH_OF_DATE = len("[2026-03-01 ")
 _REPEATED = re.compile(r" \[repeated (\d+)x across cluster\]")
 _SRUN = re.compile(r" {0,4}(\d{1,5}):(?: |$)")
 _HOST = re.compile(r"([A-Za-z][\w.-]{0,80}): ")
@@ -298,14 +109,20 @@ def parse(raw: str, labels: Labels) -> Line:
     if labels.compose and (m := COMPOSE.match(raw)):
         line.host, raw = m[1], raw[m.end() :]
         line.text = raw
-    position = len(raw) - len(raw.lstrip(" ")) if _INDENTED_TIME.match(raw) else 0
+        marks.mark(line, "compose", m[1])
+    position = 0
     for _ in range(MAX_LAYERS):
+        if raw.startswith(" ", position) and (m := _INDENTED_TIME.match(raw, position)):
+            position = m.end() - _LENGTH_OF_DATE
         after = _strip_layer(raw, position, line, labels)
         if after == position:
             break
         position = after
     line.text = raw[position:] if position else raw
     _look_into_text(line)
+    if labels.carried and line.level is None and line.writer is None and not line.more_stamps:
+        line.prefixed = False
+    labels.nested |= len(line.marks) > 1
     return line
 
 
@@ -323,13 +140,14 @@ def _strip_layer(raw: str, position: int, line: Line, labels: Labels) -> int:
         return _strip_label(raw, position, line, labels)
     for regex, action in rows:
         if m := regex.match(raw, position):
-            if action is _slurm:
-                action(line, m)
-                return position  # the text of these is known with its writer
             action(line, m)
-            return _after(raw, m.end(), line, regex)
+            if action is marks.take_slurm:
+                return position  # the text of these is known with its writer
+            # Behind what carried the line, it is as its writer wrote it.
+            carried = action in _CARRIERS and not line.prefixed
+            return _behind_space(raw, m.end()) if carried else _after(raw, m.end(), line, regex)
     if first.isalpha() and (m := _NCCL.match(raw, position)):
-        _nccl(line, m)
+        marks.take_nccl(line, m)
         return m.end()
     return _strip_label(raw, position, line, labels)
 
@@ -351,12 +169,16 @@ def _after(raw: str, position: int, line: Line, regex: re.Pattern[str]) -> int:
         position = m.end()
     if raw.startswith("[", position) and (m := _COMPILE_ID.match(raw, position)):
         line.compile_id, position = m[1], m.end()
+    return _behind_space(raw, position)
+
+
+def _behind_space(raw: str, position: int) -> int:
     return position + (raw[position - 1 : position] != " " and raw.startswith(" ", position))
 
 
 def _strip_actor(raw: str, position: int, line: Line) -> int:
     if m := _ACTOR.match(raw, position):
-        _actor(line, m)
+        marks.take_actor(line, m)
         return m.end()
     if m := _AUTOSCALER.match(raw, position):
         line.writer = "ray"
@@ -366,10 +188,11 @@ def _strip_actor(raw: str, position: int, line: Line) -> int:
 
 def _strip_label(raw: str, position: int, line: Line, labels: Labels) -> int:
     if labels.srun and line.rank is None and (m := _SRUN.match(raw, position)):
-        line.rank = int(m[1])
+        marks.take_rank(line, m)
         return m.end()
-    if labels.hosts and line.host is None and (m := _HOST.match(raw, position)) and m[1] in labels.hosts:
+    if labels.hosts and (m := _HOST.match(raw, position)) and m[1] in labels.hosts:
         line.host = m[1]
+        marks.mark(line, "label", m[1])
         return m.end()
     return position
 
@@ -377,6 +200,6 @@ def _strip_label(raw: str, position: int, line: Line, labels: Labels) -> int:
 def _look_into_text(line: Line) -> None:
     text = line.text
     if text.startswith("[") and line.rank is None and (m := _WRITER_RANK.match(text)):
-        line.rank = int(m[1])
+        marks.take_rank(line, m)
     if line.level is None and (m := _FIRST_LEVEL.match(text)):
         line.level = LEVELS[(m[1] or m[2]).upper()]

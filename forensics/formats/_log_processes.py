@@ -7,14 +7,16 @@ from collections import Counter
 from dataclasses import dataclass
 
 from forensics.artifact import Sink
-from forensics.formats._log_prefix import COMPOSE, Labels, Line, parse
+from forensics.formats._log_blocks import FRAME, HEADER
+from forensics.formats._log_marks import Labels, Line
+from forensics.formats._log_prefix import COMPOSE, parse
 from forensics.formats._log_time import Clock, Stamp
 
 MAX_PROCESSES = 4096
 SURVEY_LINES = 4000
 
 _SRUN = re.compile(r" {0,4}(\d{1,5}):(?: |$)")
-_HOST = re.compile(r"([a-z][a-z0-9.-]{0,80}): (?=\S)")
+_HOST = re.compile(r"([A-Za-z][\w.-]{0,80}): ")
 _KERNEL_TEXT = re.compile(r"(?:NVRM|pcieport|mlx5_core|EXT4-fs|oom-kill|oom_reaper|nvidia-nv\w+|docker0|IPv6): ")
 _DATE = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[T _]\d\d:\d\d")
 _SCHEDULER_TABLE = re.compile(
@@ -22,6 +24,11 @@ _SCHEDULER_TABLE = re.compile(
 )
 _SCHEDULER_WORDS = ("LAST SEEN", "JobID", "Events:", "Last State: ")
 _LOOKED_AT = 3
+_MAX_LABELS = 3  # one inside the other
+# Kinds of marks that name a host, and how far the name may be another than the machine's.
+_HOSTS = {"label": 0, "syslog": 0, "pod": 1, "compose": 2}
+_ADDRESS = 3
+_Key = tuple[str, str | int | None, int | None]
 
 
 @dataclass
@@ -31,24 +38,25 @@ class Survey:
     labels: Labels
     kernel: bool = False
     scheduler_table: bool = False
-    several_writers: bool = False
+    several_nccl: bool = False  # NCCL writes for several processes
+    told_apart: frozenset[str] = frozenset()  # kinds of marks that name several hosts
 
 
 def survey(text: str, clock: Clock) -> Survey:
     wordings = text.encode("utf-8", "replace").translate(None, b"0123456789").decode().splitlines()
     worded = [(a, b) for a, b in zip(text.splitlines()[:SURVEY_LINES], wordings, strict=False) if a and not a.isspace()]
-    lines = [line for line, _ in worded]
-    found = Survey(_labels(lines))
+    found = Survey(_labels([line for line, _ in worded]))
     found.scheduler_table = any(word in text for word in _SCHEDULER_WORDS) and _SCHEDULER_TABLE.search(text) is not None
     stamps: list[Stamp] = []
     n_kernel = 0
     writers: set[tuple[str | None, int | None]] = set()
-    hosts: set[str] = set()
+    hosts: dict[str, set[str]] = {}
     # Lines of the same words have the same kind of prefixes: after some of them the others are not looked at.
     alike: dict[str, tuple[int, Line, bool]] = {}
     for raw, words in worded:
         n, line, is_kernel = alike.get(words, (0, None, False))
-        differing = line is not None and (line.host is not None or (line.stamp and line.stamp.kind == "yearless"))
+        places = line is not None and (line.host or line.place) is not None
+        differing = line is not None and (places or (line.stamp and line.stamp.kind == "yearless"))
         if line is None or n < _LOOKED_AT or differing or found.labels.hosts:
             line = parse(raw[:2000], found.labels)
             is_kernel = line.writer == "kernel" or _KERNEL_TEXT.match(line.text) is not None
@@ -57,20 +65,51 @@ def survey(text: str, clock: Clock) -> Survey:
             stamps.append(line.stamp)
         n_kernel += is_kernel
         if line.writer == "nccl":
-            writers.add((line.host, line.pid))
-        if line.host is not None and line.rank is None:
-            hosts.add(line.host)
+            writers.add((line.place, line.pid))
+        for kind, name in line.marks if line.rank is None else ():
+            hosts.setdefault(kind, set()).add(name)
     dated = any(stamp.kind in {"local", "epoch"} for stamp in stamps)
     clock.survey(stamps, [] if dated else _DATE.findall(text))
-    found.kernel = n_kernel * 2 > len(lines) > 0
-    found.several_writers = len(writers) > 1 or len(hosts) > 1
+    found.kernel = n_kernel * 2 > len(worded) > 0
+    found.several_nccl = len(writers) > 1
+    found.told_apart = frozenset(kind for kind in _HOSTS if len(hosts.get(kind, ())) > 1)
     return found
 
 
 def _labels(lines: list[str]) -> Labels:
+    """Which ambiguous prefixes lines have, below those that are known for what they are."""
+    labels = Labels()
+    for _ in range(_MAX_LABELS):
+        parsed = [parse(line[:2000], labels) for line in lines]
+        texts = [line.text for line in parsed if line.text]
+        here, below = _labels_of(lines), _labels_of(texts)
+        ranked = any(line.rank is not None or line.local_rank is not None for line in parsed)
+        found = Labels(
+            srun=labels.srun or here.srun or (below.srun and not ranked),
+            compose=here.compose,
+            hosts=labels.hosts | here.hosts | below.hosts,
+        )
+        if found == labels:
+            break
+        labels = found
+    labels.carried = _is_carried(parsed)
+    return labels
+
+
+def _is_carried(lines: list[Line]) -> bool:
+    """Whether every line has a time: loggers put none before the frames of a traceback."""
+    framed = any(FRAME.match(line.text) and line.stamp and line.level is None for line in lines)
+    return framed and all(line.stamp is not None for line in lines)
+
+
+def _labels_of(lines: list[str]) -> Labels:
     numbers = [m[1] for line in lines if line[0] in " 0123456789" and (m := _SRUN.match(line))]
-    lower = [line for line in lines if line[0].islower()]
-    names = Counter(m[1] for line in lower if (m := _HOST.match(line)) and _is_host(m[1]))
+    named = [(m[1], line[m.end() :]) for line in lines if line[0].isalpha() and (m := _HOST.match(line))]
+    names = Counter(name for name, text in named if _is_host(name) and not text[:1].isspace())
+    # A label of nearly all lines, those of tracebacks among them, is one whatever it looks like.
+    framed = {name for name, text in named if FRAME.match(text) or text.startswith(HEADER)}
+    common = Counter(name for name, _ in named if name in framed or _is_host(name))
+    names.update({name: n for name, n in common.items() if n * 5 > len(lines) * 4})
     n_compose = sum("|" in line and COMPOSE.match(line) is not None for line in lines)
     return Labels(
         compose=n_compose * 5 > len(lines) * 4 and n_compose > 1,
@@ -90,10 +129,11 @@ class Processes:
     """Numbers processes; 0 is the writer of lines without a mark of their own, and the file as a whole."""
 
     def __init__(self, found: Survey) -> None:
-        self._several = found.several_writers
-        self._numbers: dict[tuple[str, str | int | None, int | None], int] = {}
+        self._survey = found
+        self._numbers: dict[_Key, int] = {}
         self._known: dict[int, dict[str, int | str]] = {}
         self._local_of: dict[int, int] = {}
+        self._doubt: dict[int, int] = {}  # how far the host of a process is only a name of something
         self.seen: set[int] = set()
         self._prefixed: set[int] = set()  # whose rank only a launcher's mark before their lines tells
 
@@ -103,41 +143,51 @@ class Processes:
         return number
 
     def _number(self, line: Line) -> int:
+        if not line.names_a_process:
+            return 0
+        key = self._key(line)
+        number = 0 if key is None else self._get(key)
         if line.rank is not None:
-            number = self._get(("rank", line.rank, None))
             if "rank" not in self._known.get(number, ()):
                 self._prefixed.add(number)
-            self._learn(number, rank=line.rank, host=line.host, pid=line.pid, device=line.device)
+            self._learn(number, rank=line.rank, pid=line.pid, device=line.device)
             if line.local_rank is not None:
                 self._local_of[line.local_rank] = line.rank
-                self._learn(number, local_rank=line.local_rank)
-            return number
+        elif line.local_rank is None:
+            self._learn(number, pid=line.pid, device=line.device)
+        self._learn(number, local_rank=line.local_rank)
+        self._learn_host(number, line)
+        return number
+
+    def _key(self, line: Line) -> _Key | None:
+        """What a line's process is known by; None for the writer of the file."""
+        if line.rank is not None:
+            return "rank", line.rank, None
+        host = "/".join(name for kind, name in line.marks if kind in self._survey.told_apart) or None
         if line.local_rank is not None:
-            number = self._get(("local", line.host, line.local_rank))
-            self._learn(number, local_rank=line.local_rank, host=line.host)
-            return number
+            return "local", host, line.local_rank
         if line.actor is not None and line.pid is not None:
-            number = self._get(("pid", line.host, line.pid))
-            self._learn(number, pid=line.pid, host=line.host)
-            return number
-        if line.writer == "nccl" and line.pid is not None:
-            number = self._get(("pid", line.host, line.pid)) if self._several else 0
-            self._learn(number, pid=line.pid, host=line.host, device=line.device)
-            return number
-        if line.host is not None:
-            number = self._get(("host", line.host, None)) if self._several else 0
-            self._learn(number, host=line.host)
-            return number
-        return 0
+            return "pid", line.host, line.pid
+        if line.writer == "nccl" and self._survey.several_nccl:
+            return "pid", line.place, line.pid
+        return None if host is None else ("host", host, None)
+
+    def _learn_host(self, number: int, line: Line) -> None:
+        """Machines' names count before those of pods and addresses."""
+        named = [(_HOSTS[kind], name) for kind, name in line.marks if kind in _HOSTS]
+        if line.place is not None:
+            named.append((0, line.place))
+        elif line.host is not None and not named:
+            named.append((_ADDRESS, line.host))
+        for doubt, name in named:
+            facts = self._known.setdefault(number, {})
+            if "host" not in facts or doubt < self._doubt.get(number, 0):
+                facts["host"], self._doubt[number] = name, doubt
 
     def find(self, line: Line) -> int | None:
         """The process of a line, if it has been met before; learns nothing."""
-        if line.rank is not None:
-            return self._numbers.get(("rank", line.rank, None))
-        if line.local_rank is not None:
-            return self._numbers.get(("local", line.host, line.local_rank))
-        marks = (line.actor, line.host, line.writer if line.pid is not None else None)
-        return 0 if all(mark is None for mark in marks) else None
+        key = self._key(line)
+        return 0 if key is None else self._numbers.get(key)
 
     def of_rank(self, rank: int, **known: int | str | None) -> int:
         """The process of a rank that a line of another process tells of."""
@@ -151,7 +201,7 @@ class Processes:
         self._prefixed.discard(number)
         self._learn(number, rank=rank, world_size=world_size)
 
-    def _get(self, key: tuple[str, str | int | None, int | None]) -> int:
+    def _get(self, key: _Key) -> int:
         number = self._numbers.get(key)
         if number is None:
             if len(self._numbers) >= MAX_PROCESSES:

@@ -19,8 +19,9 @@ from forensics.formats import _log_judge as judge
 from forensics.formats._log_blocks import CAUSE, DURING, FRAME, HEADER, bare_exception_line
 from forensics.formats._log_catalogue import MATCHED_CHARACTERS, Catalogue, Signature
 from forensics.formats._log_lines import Block, joined
+from forensics.formats._log_marks import Labels, Line
 from forensics.formats._log_metrics import may_count
-from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_prefix import parse
 from forensics.formats._log_processes import Processes
 from forensics.formats._log_rows import EventRows
 from forensics.formats._log_sequences import Run, Sequences

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from forensics.formats._log_marks import Labels
 from forensics.formats._log_metrics import TRAINER_NAMES, normalised
-from forensics.formats._log_prefix import DATE, ZONE, Labels, parse
+from forensics.formats._log_prefix import DATE, ZONE, parse
 
 MAX_LINES = 5000  # of one record
 _TEXTS = ("log", "message", "msg", "text", "textPayload", "event")

@@ -21,7 +21,8 @@ from forensics.formats._log_blocks import CHECKED_EVERY, HEADER, QUIET_LINES, ex
 from forensics.formats._log_blocks import Block as Message
 from forensics.formats._log_catalogue import Catalogue
 from forensics.formats._log_lines import Block
-from forensics.formats._log_prefix import Labels, parse
+from forensics.formats._log_marks import Labels
+from forensics.formats._log_prefix import parse
 from forensics.formats._log_processes import Processes
 from forensics.formats._log_rows import EventRows
 
@@ -63,7 +64,8 @@ class _Beginning(NamedTuple):
     n_prefix: int  # characters of the prefix that are no digits
     text: str
     named: bool
-    loose: bool  # such a line may go on with what another process wrote
+    bare: bool  # without a logger's prefix
+    marked: bool  # with the mark of a writer
 
 
 class Sequences:
@@ -99,7 +101,11 @@ class Sequences:
     def may_go_on(self, block: Block, index: int) -> bool:
         """Whether a piece may be the next line of what another process wrote directly above it."""
         beginning = self._beginning(block, index) if index < len(block) else None
-        return beginning is None or beginning.loose
+        return beginning is None or self._is_loose(beginning)
+
+    def _is_loose(self, beginning: _Beginning) -> bool:
+        """Whether such a line may go on with what another process wrote."""
+        return beginning.bare and (not beginning.marked or self._labels.nested)
 
     def find(self, block: Block, notable: list[int]) -> dict[int, Run]:
         """Exceptions among the pieces of a block, by their first pieces."""
@@ -128,7 +134,7 @@ class Sequences:
             pieces = of_proc.setdefault(proc, [])
             place[index] = len(pieces)
             pieces.append(index)
-        loose = {code for code, beginning in enumerate(begin) if beginning.loose}
+        loose = {code for code, beginning in enumerate(begin) if self._is_loose(beginning)}
         lengths = {code: sorted({len(sequence) for sequence in found}) for code, found in known.items()}
         runs: dict[int, Run] = {}
         for start in starts:
@@ -186,8 +192,8 @@ class Sequences:
         if line.partial or prefix[-1:].isdigit() or not raw.endswith(line.text) or not prefix.isascii():
             return None
         named = line.names_a_process or self._labels.by_digits
-        loose = not line.names_a_process and not line.prefixed and line.level is None
-        return None if n_prefix > _MAX_PREFIX else _Beginning(n_prefix, line.text, named, loose)
+        bare = not line.prefixed and line.level is None
+        return None if n_prefix > _MAX_PREFIX else _Beginning(n_prefix, line.text, named, bare, bool(line.marks))
 
     def _procs_of(self, block: Block, begin: list[_Beginning]) -> list[int | None]:
         """The process of each piece; None where it was not met yet."""

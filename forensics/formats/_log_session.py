@@ -15,11 +15,12 @@ from forensics.formats._log_devices import DeviceText
 from forensics.formats._log_encodings import LineDecoder
 from forensics.formats._log_lines import Block as LineBlock
 from forensics.formats._log_lines import Piece, decoded, read_blocks
+from forensics.formats._log_marks import Line
 from forensics.formats._log_memory import SummaryLines
 from forensics.formats._log_metrics import has_metric_word, may_count
 from forensics.formats._log_numbers import Numbers
 from forensics.formats._log_outcomes import Outcomes
-from forensics.formats._log_prefix import Line, parse
+from forensics.formats._log_prefix import parse
 from forensics.formats._log_processes import Processes, survey
 from forensics.formats._log_quiet import Quiet
 from forensics.formats._log_rows import EventRows
@@ -323,6 +324,7 @@ class Session:
             line.level,
             line.writer,
             line.prefixed,
+            line.marks,
             lead=self._previous[:1000],
             facts=judge.line_facts(line),
             words=[piece.words],

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyarrow import csv
 
+from forensics.formats._log_marks import Labels, Line
 from forensics.formats._log_metrics import CHARACTERS, MetricReader, Shape
-from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_prefix import parse
 
 MAX_COLUMNS = 256
 _DIGIT = re.compile(rb"\d")
@@ -152,7 +153,7 @@ def _meaning(shape: Shape | None, columns: list[str | None]) -> tuple[str | None
 def _may_have_more_prefixes(line: Line, labels: Labels) -> bool:
     if labels.srun and line.rank is None:
         return True
-    if labels.hosts and line.host is None and _LIKE_HOST.match(line.text):
+    if labels.hosts and _LIKE_HOST.match(line.text):
         return True
     return _LIKE_PREFIX.match(line.text) is not None
 

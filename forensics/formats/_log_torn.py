@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from forensics.formats._log_blocks import FRAME, HEADER, bare_exception_line, exception_line
 from forensics.formats._log_lines import Piece
-from forensics.formats._log_prefix import Labels, Line, parse
+from forensics.formats._log_marks import Labels, Line
+from forensics.formats._log_prefix import parse
 
 _MAX_CUT = 64  # lines that are cut at the same time
 _MAX_LINES = 512  # after which nothing more is expected of a line
@@ -100,12 +101,12 @@ class Torn:
             return None
         line_text = parse(text, self._labels).text
         prefix = len(text) - len(line_text) if text.endswith(line_text) else 0
-        kinds: set[str] = set()
+        marks: dict[str, str] = {}
         for mark in _MARK.finditer(text) if self.active else ():
             kind = "mpi" if mark[0].endswith(">:") else mark[0][1:].rstrip("]:0123456789")
-            if mark.start() >= max(prefix, 1) or kind in kinds:  # `[default1]:[rank1]:` is one prefix
+            # `[default1]:[rank1]:` is one prefix, and so is what a launcher puts before the same mark of its process.
+            if mark.start() >= max(prefix, 1) or marks.setdefault(kind, mark[0]) != mark[0]:
                 return mark.start()
-            kinds.add(kind)
         if not self._labels.srun:
             return None
         if second := _SECOND_LABEL.match(text):

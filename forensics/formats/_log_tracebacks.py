@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from forensics.artifact import Frame
 from forensics.formats._log_blocks import (
@@ -26,7 +27,7 @@ from forensics.formats._log_blocks import (
     take_fault,
 )
 from forensics.formats._log_lines import Piece
-from forensics.formats._log_prefix import Line
+from forensics.formats._log_marks import Line
 from forensics.formats._log_weave import Weave
 
 MAX_OPEN = 64  # blocks of one process
@@ -45,6 +46,14 @@ _IGNORED = re.compile(r"Exception ignored (?:in|on|while)|--- Logging error ---"
 _OWNER = re.compile(r"(?:Exception in thread (?P<thread>[^:]{1,80})|\^?C?Process (?P<process>[\w-]{1,60})):")
 
 
+class _Recent(NamedTuple):
+    """Process, number and marks of a line."""
+
+    proc: int
+    line: int
+    marks: tuple[tuple[str, str], ...]
+
+
 class Tracebacks:
     def __init__(self, finished: Callable[[Block], None]) -> None:
         self._finished = finished
@@ -58,7 +67,7 @@ class Tracebacks:
         self._owner: dict[int, tuple[int, dict[str, str]]] = {}
         self._weaves: dict[int, Weave] = {}
         self._next_check = 0
-        self._recent: tuple[int, int] | None = None  # process and line of the last line that was taken
+        self._recent: _Recent | None = None  # the last line that was taken
         self._adopted: int | None = None
 
     @property
@@ -81,7 +90,7 @@ class Tracebacks:
             self.end(blocks[0])
             blocks = self._open.setdefault(block.proc, [])
         blocks.append(block)
-        self._recent = (block.proc, block.first_line)
+        self._recent = _Recent(block.proc, block.first_line, block.marks)
 
     def leaves_alone(self, proc: int, number: int) -> bool:
         """Whether a line that begins nothing is nothing to any open block."""
@@ -90,16 +99,18 @@ class Tracebacks:
         return not self._may_be_adopted(proc, number) and not self.has_open(proc)
 
     def _may_be_adopted(self, proc: int, number: int) -> bool:
-        return proc == 0 and self._recent is not None and number - self._recent[1] <= 1
+        recent = self._recent
+        return recent is not None and number - recent.line <= 1 and (proc == 0 or len(recent.marks) > 1)
 
     def feed(self, proc: int, line: Line, piece: Piece, make: Callable[[str], Block]) -> bool:
         """Takes a line when it belongs to an open block or opens one. `make(kind)` gives a new block at this line."""
         if piece.number >= self._next_check:
             self._end_quiet(piece.number)
-        proc = self._owner_of(proc, line, piece)
+        own, proc = proc, self._owner_of(proc, line, piece)
         taken = self._feed(proc, line, piece, make)
         if taken:
-            self._recent = (proc, piece.number)
+            marks = self._recent.marks if self._recent and proc != own else line.marks
+            self._recent = _Recent(proc, piece.number, marks)
         return taken
 
     def _end_quiet(self, number: int) -> None:
@@ -123,7 +134,7 @@ class Tracebacks:
         """What is open of a process above a line, if that is one exception that is at its message."""
         blocks = self._open.get(proc, [])
         alone = len(blocks) == 1 and proc not in self._groups and proc not in self._weaves
-        if self._may_be_adopted(proc, number) and self._recent and self._recent[0] != 0:
+        if self._may_be_adopted(proc, number) and self._recent and self._recent.proc != proc:
             return None
         return blocks[0] if alone and blocks[0].state == "message" else None
 
@@ -146,15 +157,20 @@ class Tracebacks:
                 self.end(block)
 
     def _owner_of(self, proc: int, line: Line, piece: Piece) -> int:
-        """The process whose traceback an unmarked line goes on with: only the first line of a logged message has a
-        prefix, and the last line of a prefixed traceback may lack it. Nothing may lie between."""
-        if proc != 0 or self._recent is None or line.prefixed or line.level:
+        """The process whose traceback a line without its mark goes on with: only the first line of a logged message
+        has a prefix, and the last line of a prefixed traceback may lack it. Nothing may lie between. What carried the
+        log may have marked all of its lines."""
+        recent = self._recent
+        if recent is None or line.prefixed or line.level or piece.number - recent.line > 1:
             return proc
-        if any(block.state != "message" for block in self._open.get(0, ())):
+        n_marks = len(line.marks)
+        if recent.proc == proc or (proc and (n_marks >= len(recent.marks) or recent.marks[:n_marks] != line.marks)):
             return proc
-        other, number = self._recent
+        if any(block.state != "message" for block in self._open.get(proc, ())):
+            return proc
+        other = recent.proc
         blocks = self._open.get(other)
-        if other == 0 or not blocks or piece.number - number > 1:
+        if other == 0 or not blocks:
             return proc
         text = line.text
         in_frames = blocks[-1].state == "frames"

@@ -10,8 +10,9 @@ import re
 from forensics.artifact import Head, Sink, Source
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_encodings import encoding_of, holds_utf16
+from forensics.formats._log_marks import Labels
 from forensics.formats._log_metrics import parse_metrics
-from forensics.formats._log_prefix import Labels, parse
+from forensics.formats._log_prefix import parse
 from forensics.formats._log_session import Session
 
 VERSION = 15
