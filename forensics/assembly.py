@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,8 @@ def _fill(con: duckdb.DuckDBPyConnection, loaded: Sequence[Loaded], deadline: De
                 con.commit()
                 continue
             except duckdb.Error:
-                con.rollback()
+                with contextlib.suppress(duckdb.Error):  # a full disk has ended the transaction already
+                    con.rollback()
                 if not deadline.expired():
                     raise
         missing.append(name)

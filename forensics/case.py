@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import resource
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 
 from forensics import resources
 from forensics.errors import CaseError
-from forensics.memory import parse_size
+from forensics.memory import parse_size, spare_bytes
 from forensics.states import CAPABILITIES
 
 # Never reach for the network: DuckDB otherwise tries to download extensions.
@@ -28,6 +27,7 @@ _OFFLINE = {"autoinstall_known_extensions": "false", "autoload_known_extensions"
 MEMORY_LIMIT = "1200MB"
 PORTION_ROWS = 1_000_000  # loaded into a table at a time, some hundred bytes each while they are sorted
 _PORTION_FILES = 512
+_LEAST_MIB = 32  # DuckDB opens nothing with less
 
 # Tables that formats fill, apart from what Sink has methods for.
 EVENT_TABLES = (
@@ -82,13 +82,13 @@ _ARROW = {
 def connect(path: Path | None = None, *, read_only: bool = False, **config: Any) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection that never touches the network. `path` None: in memory.
 
-    Where the process itself has a bound on its memory, the database takes at most half of it.
+    Where the process itself has a bound on its memory, the database takes at most half of what is left of it.
     """
     options: dict[str, Any] = {**_OFFLINE, **{k: v for k, v in config.items() if v is not None}}
-    bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if bound != resource.RLIM_INFINITY:
-        asked = parse_size(str(options.get("memory_limit"))) or bound
-        options["memory_limit"] = f"{min(asked, bound // 2) >> 20}MiB"
+    spare = spare_bytes()
+    if spare is not None:
+        asked = parse_size(str(options.get("memory_limit"))) or spare
+        options["memory_limit"] = f"{max(min(asked, spare // 2) >> 20, _LEAST_MIB)}MiB"
     try:
         return duckdb.connect(str(path) if path else ":memory:", read_only=read_only, config=options)
     except duckdb.Error as error:

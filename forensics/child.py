@@ -19,13 +19,18 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
+
 import forensics.formats
 from forensics.artifact import Source
 from forensics.formats import formats
 from forensics.loading import Stopped, load_artifact
+from forensics.memory import bound_growth
 from forensics.parquet_sink import ParquetSink
 
 _PR_SET_PDEATHSIG = 1
+OUT_OF_MEMORY = "exceeded its memory limit"
+_AMPLE_BYTES = 1 << 30
 _MAX_REQUEST = 1 << 16
 
 
@@ -82,8 +87,10 @@ def _be_worker(descriptor: int, server: int, memory_bytes: int) -> None:
         _die_with(server)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        # Data, not address space: libraries reserve far more addresses than they use.
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        if memory_bytes < _AMPLE_BYTES:  # a thread's stack counts
+            pa.set_cpu_count(1)
+            pa.set_io_thread_count(1)
+        bound_growth(memory_bytes)
         with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as stream:
             for line in stream:
                 answer = _load(json.loads(line))
@@ -104,7 +111,7 @@ def _load(task: Mapping[str, Any]) -> str:
     except Stopped:
         return "was stopped"
     except MemoryError:
-        return "exceeded its memory limit"
+        return OUT_OF_MEMORY
     except Exception as error:
         return f"failed: {type(error).__name__}: {error}"
     finally:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +25,7 @@ import orjson
 
 import forensics.formats
 from forensics.artifact import Source
-from forensics.child import describe, read_answer
+from forensics.child import OUT_OF_MEMORY, describe, read_answer
 from forensics.deadline import Deadline
 from forensics.errors import ForensicsError
 from forensics.parquet_sink import add_warning, recover
@@ -73,11 +74,12 @@ class _Worker:
 class Children:
     """A server and its workers; use it as a context manager. The server starts at once and imports in the background.
 
-    `memory_bytes`: what all workers together may use.
+    `memory_bytes`: what all workers together may use, but a worker never less than it needs to read anything; what
+    its share is too little for is loaded again alone. `work`: a folder for their temporary files.
     """
 
-    def __init__(self, threads: int, memory_bytes: int) -> None:
-        self._threads, self._memory_bytes = threads, memory_bytes
+    def __init__(self, threads: int, memory_bytes: int, work: Path | None = None) -> None:
+        self._threads, self._memory_bytes, self._work = threads, memory_bytes, work
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
         self._server: subprocess.Popen[bytes] | None = None
@@ -117,7 +119,7 @@ class Children:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what a library prints as it crashes
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, **_ENVIRONMENT},
+                env={**os.environ, **_ENVIRONMENT, **({"TMPDIR": str(self._work)} if self._work else {})},
             )
         except OSError as error:
             raise ForensicsError(f"{sys.executable}: no process can be started to load artifacts ({error})") from error
@@ -130,6 +132,7 @@ class Children:
         # Large ones first: the last to end is then a small one.
         waiting = sorted(tasks, key=lambda task: (-task.n_bytes, task.key))
         total = sum(task.n_bytes for task in tasks)
+        again: list[Task] = []
         n_workers = max(1, min(self._threads, len(tasks), self._memory_bytes // _LEAST_MEMORY_BYTES))
         memory_bytes = max(self._memory_bytes // n_workers, _LEAST_MEMORY_BYTES)
         while waiting or any(worker.task for worker in self._workers):
@@ -142,7 +145,30 @@ class Children:
             while waiting and len(self._workers) - len(idle) < some:
                 worker = idle.pop() if idle else self._fork(memory_bytes)
                 self._give(worker, waiting.pop(0), waiting, n_workers)
-            yield from self._wait(deadline)
+            for task, meta in self._wait(deadline):
+                if n_workers > 1 and meta.get("short") and not deadline.expired():
+                    again.append(task)
+                    continue
+                if meta.get("short"):
+                    meta["warnings"][-1]["message"] += f" of {memory_bytes >> 20} MiB, loaded alone"
+                yield task, meta
+        if again:
+            yield from self._run_alone(again, deadline)
+
+    def _run_alone(self, tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[Task, dict[str, Any] | None]]:
+        """What a share of the memory was too little for, one after the other, each with all of it."""
+        for worker in list(self._workers):  # idle; what they hold is part of it
+            self._end(worker)
+        for task in tasks:
+            shutil.rmtree(task.folder, ignore_errors=True)
+        threads, self._threads = self._threads, 1
+        try:
+            for task in tasks:
+                yield from self.run([task], deadline)
+                for worker in list(self._workers):
+                    self._end(worker)
+        finally:
+            self._threads = threads
 
     def _any_slow(self) -> bool:
         return any(w.task and time.monotonic() - w.began > _SLOW_SECONDS for w in self._workers)
@@ -229,6 +255,9 @@ class Children:
             return meta
         sink = recover(task.folder)
         why = _words(status) if answer is None else answer
+        killed = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        if not late and (answer == OUT_OF_MEMORY or killed):  # killed: by the system, which had no memory left
+            sink.state["short"] = True
         sink.warn(*(worker.late if late else ("loader-fault", f"{task.format} {why}")), _HIDES)
         sink.break_off()
         return sink.finish()

@@ -27,6 +27,7 @@ from forensics.formats import formats
 MAX_NESTING = 2
 REMARKS = {"name-no-text", "outside-name", "duplicate-name"}  # problems that keep nothing from being read
 _CHUNK = 1 << 20
+_LOOKED_AT = 256 << 20  # of what a file of no known format unpacks to
 _MOST_HASHED = 4  # at a time
 
 
@@ -168,6 +169,8 @@ def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = Non
         return [_listed(entry, ("unreadable", error.strerror or str(error), _HIDES))]
     if kind is None:
         found.format = _recognise(Head(entry.name, start[:HEAD_BYTES], len(start) <= HEAD_BYTES))
+        if compressed and found.format is None and not found.problems:
+            _look_for_damage(found)
         return [found]
     if depth >= MAX_NESTING:
         found.problems.append(("nested-too-deep", f"archive inside {depth} archives was not opened", _HIDES))
@@ -208,6 +211,16 @@ def _look_at(entry: _Entry) -> tuple[Found, bytes, bool]:
     if size and not start and source.damage:
         found.problems.append(("damaged-compression", source.damage, "all of this file's content"))
     return found, start, True
+
+
+def _look_for_damage(found: Found) -> None:
+    """Of what no format loads nobody else would say that its compressed data is cut."""
+    with found.source.open() as content:
+        left = _LOOKED_AT
+        while left > 0 and (data := content.read(_CHUNK)):
+            left -= len(data)
+    if found.source.damage:
+        found.problems.append(("damaged-compression", found.source.damage, "everything after the damaged place"))
 
 
 class _Hashes:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +20,12 @@ import orjson
 from forensics.children import Children, Task
 from forensics.deadline import Deadline
 from forensics.discovery import REMARKS, Found
+from forensics.errors import ForensicsError
 from forensics.formats import formats
+from forensics.leftovers import remove_leftovers, temporary_folder
 from forensics.loading import load_artifact
 from forensics.parquet_sink import LAYOUT, ParquetSink, add_warning
 
-_LEFTOVER_SECONDS = 24 * 3600
 _SCRATCH = "loading-"
 
 
@@ -56,11 +55,11 @@ def ingest(
     """Loads every artifact, from the cache where it can; `on_artifact(number, total, name)` reports progress.
 
     `children`: where loads run; without, in this process, which is for artifacts that are trusted. What the deadline
-    cuts off is listed as not loaded.
+    cuts off is listed as not loaded. Raises ForensicsError where a disk is full.
     """
     until = deadline or Deadline()
     cache.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(cache, f"{_SCRATCH}*")
+    remove_leftovers(_SCRATCH, cache)
     results: dict[int, Loaded] = {}
     entries: dict[Path, list[int]] = {}  # what has the same content and name is loaded once
     for number, item in enumerate(found):
@@ -69,7 +68,7 @@ def ingest(
         else:
             entries.setdefault(_entry(item, cache), []).append(number)
     tasks = []
-    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=cache))
+    scratch = temporary_folder(_SCRATCH, cache)
     for entry, numbers in entries.items():
         known = _cached(entry)
         if known is not None:
@@ -78,15 +77,21 @@ def ingest(
             item = found[numbers[0]]
             tasks.append(Task(numbers[0], str(item.format), item.source, scratch / str(numbers[0]), item.bytes))
     places = {numbers[0]: (entry, numbers) for entry, numbers in entries.items()}
-    for task, meta in children.run(tasks, until) if children else _run_here(tasks, until):
-        on_artifact(len(results), len(found), task.source.name)
-        entry, numbers = places[task.key]
-        if meta is None:
-            results.update((number, _not_loaded(found[number])) for number in numbers)
-            continue
-        folder = task.folder if meta.get("fault") else _publish(task.folder, entry)  # the next run tries faults again
-        for number in numbers:
-            results[number] = Loaded(found[number], folder, meta, reused=number != task.key)
+    try:
+        for task, meta in children.run(tasks, until) if children else _run_here(tasks, until):
+            on_artifact(len(results), len(found), task.source.name)
+            entry, numbers = places[task.key]
+            if meta is None:
+                results.update((number, _not_loaded(found[number])) for number in numbers)
+                continue
+            if meta.get("no_space"):  # what else is read would lack rows too, here or in the case
+                raise ForensicsError(f"{task.source.name}: {meta['no_space']}; free some space and run again")
+            folder = task.folder if meta.get("fault") else _publish(task.folder, entry)  # the next run tries them again
+            for number in numbers:
+                results[number] = Loaded(found[number], folder, meta, reused=number != task.key)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
     with contextlib.suppress(OSError):  # not empty: what failed is still to be read
         scratch.rmdir()
     return [_with_problems(results[number]) for number in range(len(found))]
@@ -106,13 +111,6 @@ def remove_unfinished(loaded: Sequence[Loaded]) -> None:
     for item in loaded:
         if item.folder is not None and item.folder.parent.name.startswith(_SCRATCH):
             shutil.rmtree(item.folder.parent, ignore_errors=True)
-
-
-def remove_leftovers(folder: Path, pattern: str) -> None:
-    """Removes what a killed run left under a temporary name; a day old, so that no living run is meant."""
-    for path in folder.glob(pattern):
-        if time.time() - path.stat().st_mtime > _LEFTOVER_SECONDS:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _meta_of_unread(item: Found) -> dict[str, Any]:

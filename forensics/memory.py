@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from pathlib import Path
 
 _SIZE = re.compile(r"([1-9][0-9]*(?:\.[0-9]+)?)\s?([KMGT])(i?)B", re.IGNORECASE)
 _SHARE = 0.8  # of the memory there is; the rest is for the system and the page cache
+_DATABASE_BYTES = 70 << 20  # DuckDB's threads reserve this much as they start and touch 5 MiB of it
 _CGROUPS = ("memory.max", "memory.limit_in_bytes")  # version 2 and 1
 
 
@@ -18,6 +20,32 @@ def parse_size(text: str) -> int | None:
         return None
     unit = (1024 if match[3] else 1000) ** (" KMGT".index(match[2].upper()))
     return int(float(match[1]) * unit)
+
+
+def bound_growth(n_bytes: int) -> None:
+    """Lets this process take `n_bytes` of memory in all; beyond, allocations fail.
+
+    What it has been given addresses for but never touched, such as the stacks of threads, does not count.
+    """
+    untouched = max(0, _status("VmData") - _status("RssAnon"))
+    # Data, not address space: libraries reserve far more addresses than they use.
+    limit = n_bytes + untouched + _DATABASE_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def spare_bytes() -> int | None:
+    """How much more memory this process may take; None without a bound of its own."""
+    bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return None if bound == resource.RLIM_INFINITY else max(0, bound - _status("VmData"))
+
+
+def _status(name: str) -> int:
+    """Bytes of one line of Linux's account of this process; 0 elsewhere."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), 0)
 
 
 def usable_bytes() -> int:

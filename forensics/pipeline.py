@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +19,18 @@ from forensics.discovery import discover
 from forensics.engine import Judgement, judge
 from forensics.errors import ForensicsError
 from forensics.finding import Finding, Verdict
-from forensics.ingest import Loaded, ingest, remove_leftovers, remove_unfinished
+from forensics.ingest import Loaded, ingest, remove_unfinished
+from forensics.leftovers import remove_leftovers, temporary_folder
 from forensics.library import load_rules, load_views
+from forensics.loading import no_space
 from forensics.memory import parse_size, usable_bytes
 from forensics.report.html import render_html
 from forensics.report.view import Report
 
 # Shares of --max-seconds after which loading and the building of the case stop, so that what is known is judged too.
 _INGEST_SHARE, _ASSEMBLY_SHARE = 0.6, 0.85
+
+_BUILDING, _WORKING = ".building-", "forensics-work-"  # folders of a run, in its results and for temporary files
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Analysis:
     report: Report
     out: Path
     n_parsed: int  # artifacts that were parsed, not taken from the cache
+    n_unread: int = 0  # artifacts, where none of them gave anything
 
 
 def default_out(path: Path) -> Path:
@@ -91,9 +95,10 @@ def analyze(
     if out.resolve() == path.resolve():
         raise ForensicsError(f"{out}: is the analyzed folder itself; expected another place for the results")
     out.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(out, ".building-*")
+    remove_leftovers(_BUILDING, out)
+    remove_leftovers(_WORKING)
     # The case is built beside its place and renamed: readers never meet a writer, and a kill leaves the old one.
-    place, work = Path(tempfile.mkdtemp(prefix=".building-", dir=out)), Path(tempfile.mkdtemp(prefix="forensics-"))
+    place, work = temporary_folder(_BUILDING, out), temporary_folder(_WORKING)
     building = place / "case.duckdb"
     try:
         loaded = _load(path, work, out, chosen, deadline.share(_INGEST_SHARE), on_progress)
@@ -127,13 +132,14 @@ def analyze(
         finally:
             con.close()
         ledger.record(building, judgement)
-        building.replace(out / "case.duckdb")
-        for name, content in (
-            ("report.json", document.to_json(verdict, judgement, report)),
-            ("report.html", render_html(report).encode("utf-8", "replace")),
-        ):
-            (place / name).write_bytes(content)
+        (place / "report.json").write_bytes(document.to_json(verdict, judgement, report))
+        (place / "report.html").write_bytes(render_html(report).encode("utf-8", "replace"))
+        for name in ("case.duckdb", "report.json", "report.html"):  # only when all of them are whole
             (place / name).replace(out / name)
+    except Exception as error:
+        if full := no_space(error):
+            raise ForensicsError(f"{out}: {full}; expected room for the case; free some or change --out") from error
+        raise
     finally:
         shutil.rmtree(work, ignore_errors=True)
         shutil.rmtree(place, ignore_errors=True)
@@ -151,7 +157,7 @@ def _load(
     """Every artifact below `path`, loaded in child processes, which end with this call."""
     memory_bytes = parse_size(chosen.memory_limit) if chosen.memory_limit else None
     cache = chosen.cache or out / "cache"
-    with Children(chosen.threads, memory_bytes or usable_bytes()) as children:
+    with Children(chosen.threads, memory_bytes or usable_bytes(), work) as children:
         on_progress("discover", 0, 1, str(path))
         return ingest(
             discover(path, work, leave_out=(out, cache), deadline=deadline),
@@ -180,4 +186,5 @@ def _cut_off(seconds: float | None, loaded: Sequence[Loaded], missing: Sequence[
 
 def _finished(verdict: Verdict, judgement: Judgement, report: Report, out: Path, loaded: Sequence[Loaded]) -> Analysis:
     parsed = sum(1 for item in loaded if item.folder is not None and not item.reused)
-    return Analysis(verdict, judgement.findings, report, out, parsed)
+    said_something = any(item.tables() or item.meta["coverage"] or item.meta["facts"] for item in loaded)
+    return Analysis(verdict, judgement.findings, report, out, parsed, 0 if said_something else len(loaded))

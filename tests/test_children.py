@@ -58,13 +58,28 @@ def test_what_ends_its_process_costs_that_artifact_only_and_keeps_its_rows(
 ) -> None:
     first, bad, last = loaded(job(tmp_path / "job", "fine", kind, "fine"), tmp_path / "cache")
     (warning,) = bad.meta["warnings"]
-    assert (warning["code"], warning["message"]) == ("loader-fault", f"trouble {said}")
+    assert warning["code"] == "loader-fault" and warning["message"].startswith(f"trouble {said}")
     assert bad.meta["quality"] == "partial" and messages(bad) == ["before"]
     assert [fact["value"] for fact in bad.meta["facts"]] == [kind]
     (covered,) = bad.meta["coverage"]
     assert (covered["capability"], covered["complete"], covered["n_kept"]) == ("log_event", False, 1)
     for item in (first, last):
         assert item.meta["quality"] == "complete" and messages(item) == ["before", "after"]
+
+
+def test_what_a_share_of_the_memory_is_too_little_for_is_loaded_again_alone(tmp_path: Path) -> None:
+    folder = job(tmp_path / "job", *["large", "fine"] * 3)
+    for item in loaded(folder, tmp_path / "cache"):
+        assert item.meta["quality"] == "complete" and messages(item) == ["before", "after"]
+        assert item.meta["warnings"] == []
+
+
+def test_what_all_the_memory_is_too_little_for_says_how_much_it_was(tmp_path: Path) -> None:
+    large, fine = loaded(job(tmp_path / "job", "large", "fine"), tmp_path / "cache", memory_bytes=512 << 20)
+    (warning,) = large.meta["warnings"]
+    assert warning["message"] == "trouble exceeded its memory limit of 512 MiB, loaded alone"
+    assert large.meta["quality"] == "partial" and messages(large) == ["before"]
+    assert fine.meta["quality"] == "complete"
 
 
 @pytest.mark.parametrize("kind", ["loop", "deaf"])

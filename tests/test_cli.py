@@ -97,6 +97,44 @@ def test_query_can_only_read_the_case(analyzed: tuple[subprocess.CompletedProces
     assert result.returncode == 2 and "Traceback" not in result.stderr
 
 
+def test_a_cut_cell_says_so_and_what_would_steer_the_terminal_is_spelt_out(
+    analyzed: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    _, folder = analyzed
+    sql = "SELECT repeat('x', 500) AS long, chr(27) || '[31mred' || chr(10) || 'line' AS steering, 'Ä' AS plain"
+    shown = forensics("query", folder / "artifacts.forensics", sql).stdout
+    assert "x" * 120 + "… (500 characters)" in shown and "x" * 121 not in shown
+    assert "\\x1b[31mred line" in shown and "\x1b" not in shown and "Ä" in shown
+    many = forensics("query", folder / "artifacts.forensics", "SELECT * FROM range(1001)").stdout
+    assert many.splitlines()[-1] == "… only the first 1000 rows; --format csv or json gives all"
+
+
+def test_where_nothing_can_be_read_the_exit_code_is_2_and_the_report_says_why(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "table.parquet").write_bytes(b"PAR1" + bytes(range(256)) * 8)
+    result = forensics("analyze", tmp_path / "job", "--out", tmp_path / "out", "--quiet")
+    assert result.returncode == 2 and "none of 1 artifacts could be read" in result.stderr
+    report = json.loads((tmp_path / "out" / "report.json").read_bytes())
+    assert report["verdict"]["status"] == "not-established"
+
+
+def test_a_full_disk_ends_the_analysis_with_2_and_leaves_earlier_results_whole(tmp_path: Path) -> None:
+    full = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, 1 << 19))\n"
+        "from forensics.cli import main; main(sys.argv[1:])"
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report.json").write_text("earlier")
+    command = [sys.executable, "-c", full, "analyze", str(STEP_217), "--out", str(out), "--quiet"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 2
+    assert "File too large" in result.stderr and "internal fault" not in result.stderr
+    assert (out / "report.json").read_text() == "earlier"
+    assert {path.name for path in out.iterdir()} == {"report.json", "cache"}
+    assert not list((out / "cache").glob("loading-*"))
+
+
 def test_rules_and_formats_are_listed_from_their_own_files() -> None:
     listed = forensics("rules", "list").stdout
     assert "memory-fragmentation" in listed and "needs memory_segment, memory_event.oom" in listed

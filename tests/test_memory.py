@@ -43,12 +43,14 @@ def test_some_memory_is_usable() -> None:
     assert usable_bytes() > 1 << 26
 
 
-def test_a_database_takes_half_of_what_its_process_may_have() -> None:
+def test_a_database_takes_half_of_what_its_process_may_still_take() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))\n"
         "from forensics.case import connect\n"
         "for limit in ('512MiB', '4GiB', None):\n"
-        "    print(*connect(memory_limit=limit).execute(\"SELECT current_setting('memory_limit')\").fetchone())"
+        "    (said,) = connect(memory_limit=limit).execute(\"SELECT current_setting('memory_limit')\").fetchone()\n"
+        "    print(said.replace('1.0 GiB', '1024 MiB'))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.splitlines() == ["512.0 MiB", "1.0 GiB", "1.0 GiB"]
+    asked, *most = [float(line.split()[0]) for line in said.splitlines()]
+    assert asked == 512 and all(850 < mib <= 1024 for mib in most)  # half of what libraries left

@@ -38,6 +38,8 @@ def hungry():
     kept = []
     while True:
         kept.append(bytearray(1 << 24))
+def large():  # more than half of a gibibyte
+    bytearray(600 << 20)
 def loop():
     while True:
         time.sleep(0.01)

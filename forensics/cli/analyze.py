@@ -26,7 +26,8 @@ def analyze(
 ) -> int:
     """Find out why a job failed, from the folder, file or archive that it left behind.
 
-    Writes report.html, report.json and case.duckdb, and prints the verdict.
+    Writes report.html, report.json and case.duckdb, and prints the verdict. Exits with 1 for a finding at or above
+    --fail-on, 0 for none, 2 where it could not run or where there are artifacts and none of them could be read.
 
     Parameters
     ----------
@@ -44,7 +45,8 @@ def analyze(
         Folder for parsed artifacts; default OUT/cache.
     memory_limit
         Bound for the processes that load artifacts together, and for the database after them, such as 4GB; default
-        four fifths of what the machine or its cgroup has for loading, less for the database, which uses the disk.
+        four fifths of what the machine or its cgroup has for loading, less for the database, which uses the disk. What
+        a process's share is too little for is loaded again alone; one process always gets 256 MiB.
     threads
         Artifacts that are loaded at a time, and threads of the database while it is filled.
     max_seconds
@@ -55,6 +57,7 @@ def analyze(
     quiet
         Print nothing.
     """
+    from forensics.cli import USAGE_ERROR
     from forensics.configuration import Configuration, read_configuration
     from forensics.errors import ForensicsError
     from forensics.pipeline import Settings
@@ -76,6 +79,10 @@ def analyze(
         result = run(path, out, settings=settings, on_progress=progress)
     if not quiet:
         _print(result, format)
+    if result.n_unread:
+        said = f"none of {result.n_unread} artifacts could be read; {result.out / 'report.html'} says why of each"
+        print(f"forensics: {path}: {said}", file=sys.stderr)
+        return USAGE_ERROR
     worst = min((_RANKED.index(f.severity) for f in result.findings), default=len(_RANKED))
     return int(fail_on != "never" and worst <= _RANKED.index(fail_on))
 

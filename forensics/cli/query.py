@@ -10,6 +10,8 @@ from typing import Literal
 from forensics.errors import ForensicsError
 
 _SHOWN_ROWS = 1000
+_SHOWN_CHARACTERS = 120  # of a cell
+_ESCAPES = {"\n": " ", "\xa0": " "}
 
 
 def query(case: Path, sql: str, /, *, format: Literal["table", "csv", "json"] = "table") -> int:
@@ -22,7 +24,7 @@ def query(case: Path, sql: str, /, *, format: Literal["table", "csv", "json"] = 
     sql
         A SELECT over the tables of the case; `SELECT * FROM duckdb_columns()` lists them with their comments.
     format
-        table (first 1000 rows), csv or json lines (all rows).
+        table (first 1000 rows, cells of at most 120 characters), csv or json lines (all of all rows).
     """
     import duckdb
 
@@ -32,7 +34,7 @@ def query(case: Path, sql: str, /, *, format: Literal["table", "csv", "json"] = 
         try:
             relation = opened.query(sql)
             names = list(relation.columns)
-            rows = relation.limit(_SHOWN_ROWS).fetchall() if format == "table" else relation.fetchall()
+            rows = relation.limit(_SHOWN_ROWS + 1).fetchall() if format == "table" else relation.fetchall()
         except duckdb.Error as error:
             raise ForensicsError(f"query: {error}") from error
     if format == "csv":
@@ -45,14 +47,24 @@ def query(case: Path, sql: str, /, *, format: Literal["table", "csv", "json"] = 
         for row in rows:
             print(orjson.dumps(dict(zip(names, row, strict=True)), default=str).decode())
     else:
-        _print_table(names, rows)
+        _print_table(names, rows[:_SHOWN_ROWS])
+        if len(rows) > _SHOWN_ROWS:
+            print(f"… only the first {_SHOWN_ROWS} rows; --format csv or json gives all")
     return 0
 
 
 def _print_table(names: list[str], rows: list[tuple[object, ...]]) -> None:
-    texts = [["" if value is None else str(value).replace("\n", " ")[:120] for value in row] for row in rows]
+    names = [_shown(name) for name in names]
+    texts = [["" if value is None else _shown(str(value)) for value in row] for row in rows]
     widths = [max(len(name), *(len(row[n]) for row in texts)) if texts else len(name) for n, name in enumerate(names)]
     print("  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)).rstrip())
     print("  ".join("-" * width for width in widths))
     for row in texts:
         print("  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _shown(text: str) -> str:
+    """The text on one line, cut with its full length told; what would steer the terminal is spelt out."""
+    cut = text[:_SHOWN_CHARACTERS]
+    shown = "".join(c if c.isprintable() else _ESCAPES.get(c) or c.encode("unicode_escape").decode() for c in cut)
+    return shown if len(text) <= _SHOWN_CHARACTERS else f"{shown}… ({len(text)} characters)"

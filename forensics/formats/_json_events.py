@@ -159,9 +159,10 @@ class Piece:
 class EventStream:
     """Reads a stream once. After `chunks` is exhausted, `texts` holds what stood before, between and after arrays."""
 
-    def __init__(self, stream: BinaryIO, *, inside_at: int | None = None) -> None:
+    def __init__(self, stream: BinaryIO, *, inside_at: int | None = None, chunk_bytes: int = 0) -> None:
         """`inside_at`: the stream is at this offset already, at an event inside of an array."""
         self._stream = stream
+        self._chunk_bytes = chunk_bytes or CHUNK_BYTES
         self._inside = inside_at is not None
         self._data = b""
         self._offset = inside_at or 0  # of _data[0]
@@ -171,6 +172,7 @@ class EventStream:
         self.array_bytes: list[int] = []  # offset of the first byte inside each array
         self.cut_byte: int | None = None  # where whole events end, when the stream ends inside an array
         self.lost_bytes = 0  # after cut_byte
+        self.given_up = False  # events behind cut_byte are there, but were not read
         self.skipped_at: int | None = None  # where the array seemed to end before its last events
         self.skipped_bytes = 0
         self.oversized = False
@@ -180,10 +182,20 @@ class EventStream:
         while self._find_array():
             yield from self._array()
 
+    def give_up(self, byte: int) -> None:
+        """Reads on without events, which end for the reader at this offset, to what stands behind them."""
+        self.given_up = True
+        if self.array_bytes and not self.ended:
+            for _ in self._array():
+                pass
+            for _ in self.chunks():
+                pass
+        self.cut_byte, self.lost_bytes = byte, self._offset + self._at - byte
+
     def _more(self) -> None:
         """Drops what was read and appends the next chunk."""
-        fresh = self._stream.read(CHUNK_BYTES)
-        self.ended = len(fresh) < CHUNK_BYTES
+        fresh = self._stream.read(self._chunk_bytes)
+        self.ended = len(fresh) < self._chunk_bytes
         self._data = self._data[self._at :] + fresh
         self._offset += self._at
         self._at = 0

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from forensics.formats._kineto_rows import open_cursor
 
-_BATCH_ROWS = 500_000  # every append costs, whatever its size
+BATCH_ROWS = 500_000  # every append costs, whatever its size
 _NUMBERS = itertools.count()
 _KEYS = "row BIGINT, document INTEGER, thread_key UBIGINT, ts_ns BIGINT"
 
@@ -117,8 +117,8 @@ _NONE = "CAST(NULL AS BIGINT)"
 class LinkTables:
     """The tables of one trace; close it to drop them."""
 
-    def __init__(self, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, threads: int, batch_rows: int = BATCH_ROWS) -> None:
+        self._threads, self._batch_rows = threads, batch_rows
         self.con = open_cursor(threads)
         self._schema = f"trace_{next(_NUMBERS)}"
         self.con.execute(f"CREATE SCHEMA {self._schema}; USE {self._schema}")
@@ -136,11 +136,17 @@ class LinkTables:
         self.con.execute(f"DROP SCHEMA {self._schema} CASCADE")
         self.con.close()
 
+    def drop(self) -> None:
+        """Gives up all links but steps and paired durations."""
+        for table in self._made - {"step", "paired", "begun"}:
+            self.con.execute(f"DROP TABLE IF EXISTS {table}")
+            self._made.discard(table)
+
     def add(self, name: str, rows: pa.Table) -> None:
         if rows.num_rows:
             waiting = self._waiting.setdefault(name, [])
             waiting.append(rows)
-            if sum(table.num_rows for table in waiting) >= _BATCH_ROWS:
+            if sum(table.num_rows for table in waiting) >= self._batch_rows:
                 self._append(name)
 
     def finish(self) -> None:

@@ -30,6 +30,7 @@ from forensics.formats._json_events import EventStream, Piece
 from forensics.formats._json_repair import Mended, split_events
 from forensics.formats._kineto_columns import BYTES, BYTEZ, NEW_ERA, old_members, select_counters, select_events
 from forensics.formats._kineto_fit import fitting
+from forensics.memory import spare_bytes
 
 MEMORY_LIMIT = "256MB"  # beyond, DuckDB uses the folder for temporary files
 _NO_MORE_THREADS = 8  # each holds slices in memory
@@ -208,6 +209,8 @@ class _Parser:
         try:
             return self.con.sql(select_events(path, size, document, old)).to_arrow_table()
         except duckdb.OutOfMemoryException as error:
+            if spare_bytes() is not None:
+                raise MemoryError(str(error)) from error
             raise Untrusted(f"trace: needs more than {MEMORY_LIMIT} of memory and temporary disk ({error})") from error
         except duckdb.Error:
             return None
@@ -244,6 +247,7 @@ class EventReader(Generic[T]):
         self._threads = min(max(1, threads), _NO_MORE_THREADS)
         self._local = threading.local()
         self._parsers: list[_Parser] = []
+        self.reached = 0  # offset of the events that are read next, or now
         self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
 
     def __enter__(self) -> EventReader[T]:
@@ -264,6 +268,7 @@ class EventReader(Generic[T]):
             if not pieces:
                 continue
             document = len(self._events.array_bytes) - 1
+            self.reached = self.reached if waiting else pieces[0].byte
             # A small trace is not worth a second thread.
             if self._pool is None or (not waiting and self._events.ended):
                 while waiting:

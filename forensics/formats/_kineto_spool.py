@@ -17,6 +17,7 @@ class Spool:
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES) -> None:
         self._memory_bytes = memory_bytes
+        self._group_rows = int(GROUP_ROWS * min(1.0, max(0.1, memory_bytes / MEMORY_BYTES)))
         self._tables: list[pa.Table | int] = []  # a number: its place in the file
         self._held = 0
         self._file: IO[bytes] | None = None
@@ -30,17 +31,17 @@ class Spool:
             return
         self._file = self._file or tempfile.TemporaryFile(prefix="forensics-trace-")  # noqa: SIM115
         self._tables.append(self._file.seek(0, 2))
-        options = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True)
+        options = pa.ipc.IpcWriteOptions(compression="lz4", unify_dictionaries=True, use_threads=False)
         with pa.ipc.new_stream(self._file, table.schema, options=options) as out:
             out.write_table(table.unify_dictionaries())
 
     def groups(self) -> Iterator[pa.Table]:
-        """All tables in order, joined to about GROUP_ROWS rows; each is given once and then forgotten."""
+        """All tables in order, joined to about GROUP_ROWS rows (fewer with little memory); each is given once."""
         waiting: list[pa.Table] = []
         self._tables.reverse()
         while self._tables:
             waiting.append(self._take(self._tables.pop()))
-            if sum(table.num_rows for table in waiting) >= GROUP_ROWS:
+            if sum(table.num_rows for table in waiting) >= self._group_rows:
                 yield pa.concat_tables(waiting)
                 waiting = []
         if waiting:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forensics.artifact import Sink, Source
+from forensics.errors import Untrusted
 from forensics.formats._json_events import EventStream
 from forensics.formats._kineto_collectives import Groups, emit_collectives
 from forensics.formats._kineto_emit import Documents, emit_counters, emit_memory, emit_positions, emit_slices
@@ -22,15 +23,17 @@ from forensics.formats._kineto_header import (
     process_groups,
     read_headers,
 )
-from forensics.formats._kineto_links import LinkTables
+from forensics.formats._kineto_links import BATCH_ROWS, LinkTables
 from forensics.formats._kineto_nesting import CallStacks, nest
 from forensics.formats._kineto_rows import Damage, EventReader
 from forensics.formats._kineto_shares import Counts, Mark, Share, split
-from forensics.formats._kineto_spool import Spool
+from forensics.formats._kineto_spool import MEMORY_BYTES, Spool
 from forensics.formats._kineto_steps import emit_steps, find_steps
+from forensics.memory import spare_bytes
 
 _CLOCK_ERROR_NS = 10_000  # the profiler aligns its clocks to a few microseconds
 _MAX_THREAD_NAMES = 500
+_RESERVE_BYTES = 40 << 20  # of memory: what writing the rows takes that were read
 _MAX_POSITIONS = 1_000_000
 _LARGE_TRACE = 8_000_000  # slices: above, linking and nesting do not share the database's memory
 _SMALL_TRACE = 50_000  # slices: below, a second thread costs more than it gives
@@ -39,15 +42,17 @@ _SMALL_TRACE = 50_000  # slices: below, a second thread costs more than it gives
 class Gathered:
     """What the slices of a trace gave, row numbers counted through; close it to drop tables and files."""
 
-    def __init__(self, threads: int) -> None:
-        self.links = LinkTables(threads)
-        self.slices, self.memory, self.collectives, self.counters = Spool(), Spool(), Spool(), Spool()
+    def __init__(self, threads: int, held_bytes: int) -> None:
+        share = min(1.0, held_bytes / MEMORY_BYTES)
+        self.links = LinkTables(threads, int(BATCH_ROWS * share))
+        self.slices, self.memory, self.collectives, self.counters = (Spool(held_bytes) for _ in range(4))
         self.counts: dict[int, Counts] = {}
         self.marks: list[Mark] = []
         self.frames: dict[str, int] = {}
         self.threads: dict[tuple[int, str], str] = {}
         self.positions: list[tuple[int, int]] = []
         self.damage = Damage()
+        self.stopped: Exception | None = None  # why not all events were read
         self._first = 0  # row of the next slice's first event
 
     def close(self) -> None:
@@ -88,12 +93,19 @@ class Gathered:
         return host.set_column(place, "frame", pa.chunked_array(chunks, pa.int32()))
 
 
-def gather(events: EventStream, threads: int) -> Gathered:
-    gathered = Gathered(threads)
+def gather(events: EventStream, threads: int, held_bytes: int = MEMORY_BYTES) -> Gathered:
+    """Reads the trace; where memory does not suffice for all of it, as much as does, and keys behind the events."""
+    gathered = Gathered(threads, held_bytes)
     try:
-        with EventReader(events, threads, split) as reader:
-            for share in reader.results():
-                gathered.add(share)
+        try:
+            with EventReader(events, threads, split) as reader:
+                for share in reader.results():
+                    gathered.add(share)
+                    if _spare_is_below(_RESERVE_BYTES):
+                        raise MemoryError
+        except (MemoryError, Untrusted) as error:
+            gathered.stopped = error
+            events.give_up(reader.reached)
         gathered.links.finish()
     except BaseException:
         gathered.close()
@@ -144,9 +156,14 @@ class Trace:
         """Links and nests; where the database runs out of memory or disk, rows stay without what was not found."""
         stacks = CallStacks()
         try:
+            if _spare_is_below(2 * _RESERVE_BYTES):  # to have tried would leave none for the rows
+                raise MemoryError("little is left of what this process may take")
             self._link_and_nest(stacks)
-        except (duckdb.OutOfMemoryException, OSError) as error:  # OSError: how Arrow's reader passes it on
+        except (duckdb.OutOfMemoryException, MemoryError, OSError) as error:  # OSError: how Arrow's reader passes it on
             self._unlinked = True
+            if spare_bytes() is not None and not isinstance(error, OSError):  # with more of it, links may be found
+                self._got.stopped = self._got.stopped or MemoryError(str(error))
+            self._got.links.drop()  # what the rows themselves need to be written
             self._sink.warn(
                 "links-missing",
                 f"linking needs more memory or temporary disk than there is ({type(error).__name__}: {error})"[:500],
@@ -198,7 +215,7 @@ class Trace:
                         f"baseTimeNanoseconds is missing; taken as {base} from the file's name",
                         "absolute times, should the file's name be wrong",
                     )
-            absolute = absolute and base is not None
+            absolute = absolute and (base is not None or not last_ns)
             bases.append(base or 0)
         self._sink.clock("epoch" if absolute else "relative", error_ns=_CLOCK_ERROR_NS if absolute else None)
         if not absolute:
@@ -219,6 +236,12 @@ class Trace:
     def _tell_damage(self, documents: Documents) -> bool:
         """Warns about what is broken; returns whether nothing was lost."""
         damage, events = self._got.damage, self._events
+        if events.cut_byte is None and not any(counts.n_read for counts in self._counts):
+            self._sink.warn(
+                "no-events",
+                "the list of events is empty: the profiler recorded nothing, or was never stepped",
+                "what the job did",
+            )
         first_byte, lost = damage.first_byte, damage.lost_bytes
         if damage.n_mended or damage.n_stripped or damage.n_lost or damage.n_skipped:
             self._sink.warn(
@@ -247,7 +270,11 @@ class Trace:
             )
         if events.cut_byte is not None:
             reason = (
-                "an event exceeds the size limit" if events.oversized else "the trace ends inside its list of events"
+                "memory for reading ended"
+                if events.given_up
+                else "an event exceeds the size limit"
+                if events.oversized
+                else "the trace ends inside its list of events"
             )
             n_read = sum(counts.n_read for counts in self._counts)
             ends = [
@@ -256,7 +283,7 @@ class Trace:
                 if counts.end_ns is not None
             ]
             self._sink.warn(
-                "truncated",
+                "memory-limit" if events.given_up else "truncated",
                 f"{reason} at byte {events.cut_byte}; kept the {n_read} events before"
                 + (f", the last of which ends at {max(ends)} ns" if ends else ""),
                 "events that follow, and keys that stand after the events",
@@ -321,6 +348,11 @@ class Trace:
         for capability, count in counts.items():
             if count:
                 self._sink.cover(capability, n_read=count, n_kept=count, complete=whole, **known)
+
+
+def _spare_is_below(n_bytes: int) -> bool:
+    spare = spare_bytes()
+    return spare is not None and spare < n_bytes
 
 
 def _plus(time_ns: int | None, base_ns: int) -> int | None:

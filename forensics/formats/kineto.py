@@ -14,6 +14,7 @@ from forensics.formats._json_events import EventStream
 from forensics.formats._json_repair import split_events
 from forensics.formats._kineto_columns import KINDS
 from forensics.formats._kineto_trace import Trace, gather
+from forensics.memory import spare_bytes
 
 VERSION = 2
 TITLE = "PyTorch profiler trace (Kineto, Chrome JSON)"
@@ -40,10 +41,13 @@ _CATEGORIES = {cat for cats in KINDS.values() for cat in cats} | {
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\\n]{1,64})"')
 _LEGACY = re.compile(rb'"pid"\s*:\s*"(?:CPU|CUDA) functions"')
 _EVENTS = re.compile(rb'"traceEvents"\s*:')
+_NO_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[\s*(?:\]|\Z)')
 _KEYS = re.compile(rb'"(?:schemaVersion|deviceProperties|distributedInfo)"\s*:')
 # VizTracer, rocprof, torch.compile's own traces.
 _FOREIGN = re.compile(rb'"(?:viztracer_metadata|BeginNs)"\s*:|"cat"\s*:\s*"(?:FEE|dynamo_timed)"')
 _EXCERPT = 400
+_AMPLE_BYTES = 512 << 20  # of memory; with less, smaller slices are read, on one thread
+_SMALL_CHUNK_BYTES = 4 << 20
 
 
 def recognise(head: Head) -> int:
@@ -56,21 +60,27 @@ def recognise(head: Head) -> int:
         phases = b'"ph"' in data
         return 85 if phases and known else 80 if phases and _LEGACY.search(data) else 0
     if _EVENTS.search(data):
-        return 95 if keys and known else 85 if known or b'"schemaVersion"' in data else 0
+        if known or b'"schemaVersion"' in data:
+            return 95 if keys and known else 85
+        return 14 if _NO_EVENTS.search(data) else 0  # below look-alikes of other tools
     # Long headers, or cut before the first event.
     return 70 if keys >= 2 and b'"schemaVersion"' in data else 0
 
 
 def load(source: Source, sink: Sink) -> None:
+    spare = spare_bytes()
+    short = spare is not None and spare < _AMPLE_BYTES
     with source.open() as stream:
-        events = EventStream(stream)
-        gathered = gather(events, source.threads)
+        events = EventStream(stream, chunk_bytes=_SMALL_CHUNK_BYTES if short else 0)
+        gathered = gather(events, 1, _SMALL_CHUNK_BYTES) if short else gather(events, source.threads)
     try:
         if not events.array_bytes:
             raise ArtifactError(f"{source.name}: no list of events; expected the key traceEvents", byte=0)
         Trace(source, sink, gathered, events).emit()
     finally:
         gathered.close()
+    if gathered.stopped is not None:
+        raise gathered.stopped
 
 
 def locate(source: Source, row: int, near: tuple[int, int] | None) -> Place | None:

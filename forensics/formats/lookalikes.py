@@ -83,6 +83,12 @@ LOOK_ALIKES = (
         "record with torch.profiler",
         "what the device did",
     ),
+    LookAlike(
+        "a Chrome trace of a tool not known here",
+        re.compile(_JSON_START + rb'[\s\S]{0,16000}?"traceEvents"\s*:\s*\[\s*\{'),
+        "none of its events is of a kind that the PyTorch profiler writes",
+        "what it traced",
+    ),
 )
 
 
