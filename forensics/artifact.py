@@ -22,6 +22,9 @@ import pyarrow as pa
 from forensics.compression import DECODERS, ReadAhead, allowed_bytes, compression_of, open_compressed
 
 HEAD_BYTES = 64 * 1024
+LEAST_ZEROS = 512  # that are taken for a hole: a disk's smallest block
+_ZEROS = bytes(LEAST_ZEROS)
+_ZEROS_AT_ONCE = 1 << 20
 # Stands for the year in which a log of stamps without a year begins: a leap year, so that 29 February exists.
 UNKNOWN_YEAR = 2000
 _ALONE_BYTES = 4 << 20  # unpacked before another thread goes on with it: beginnings are often all that is read
@@ -61,9 +64,29 @@ class Source:
         return io.BufferedReader(_Decompressed(self), buffer_size=1 << 20)
 
     def head(self, size: int = HEAD_BYTES) -> Head:
+        """The beginning, behind zeros that a crash left there."""
         with self.open() as stream:
-            data = stream.read(size + 1)
+            data, _ = past_zeros(stream, stream.read(size + 1), size + 1)
         return Head(self.name, data[:size], len(data) <= size)
+
+
+def past_zeros(stream: BinaryIO, data: bytes, size: int) -> tuple[bytes, int]:
+    """Up to `size` bytes behind at least LEAST_ZEROS zeros, where `data`, read from the stream before, begins with
+    them, and how many zeros these are; else the data and 0.
+
+    Files that were sized before they were written, or cut at a place beyond their end, begin so after a crash.
+    """
+    if not data.startswith(_ZEROS):
+        return data, 0
+    n_zeros = 0
+    while True:
+        rest = data.lstrip(b"\0")
+        n_zeros += len(data) - len(rest)
+        if rest:
+            return rest + stream.read(max(size - len(rest), 0)), n_zeros
+        data = stream.read(_ZEROS_AT_ONCE)
+        if not data:
+            return b"", n_zeros
 
 
 class _Decompressed(io.RawIOBase):

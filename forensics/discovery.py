@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from forensics.archives import Budget, Problem, archive_kind, unpack
-from forensics.artifact import HEAD_BYTES, Format, Head, Source
+from forensics.artifact import HEAD_BYTES, LEAST_ZEROS, Format, Head, Source
 from forensics.compression import compression_of, unopened_kind
 from forensics.deadline import Deadline
 from forensics.errors import ArtifactError, ForensicsError
@@ -168,9 +168,15 @@ def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = Non
     except OSError as error:
         return [_listed(entry, ("unreadable", error.strerror or str(error), _HIDES))]
     if kind is None:
-        found.format = _recognise(Head(entry.name, start[:HEAD_BYTES], len(start) <= HEAD_BYTES))
+        head = Head(entry.name, start[:HEAD_BYTES], len(start) <= HEAD_BYTES)
+        if start.startswith(bytes(LEAST_ZEROS)):
+            head = found.source.head()
+            found.problems.append(_zeros(head))
+        found.format = _recognise(head)
         if compressed and found.format is None and not found.problems:
             _look_for_damage(found)
+        if found.format is None and _SUFFIX.search(entry.name) and found.bytes and not compressed:
+            found.problems.append(("not-compressed", "its name says that it is compressed; its content is not", _HIDES))
         return [found]
     if depth >= MAX_NESTING:
         found.problems.append(("nested-too-deep", f"archive inside {depth} archives was not opened", _HIDES))
@@ -189,6 +195,16 @@ def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = Non
         found.problems.append(("archive", f"the archive could not be read to its end: {error}", _HIDES))
         inside.append(found)
     return inside
+
+
+# Names of compressed files; those of archives tell their own problems.
+_SUFFIX = re.compile(r"\.(?:gz|zst|xz|bz2|lz4)$", re.IGNORECASE)
+
+
+def _zeros(head: Head) -> Problem:
+    if head.data:
+        return "zeros", "it begins with zeros, as a crash leaves a file that was sized before it was written", _HIDES
+    return "zeros", "it holds nothing but zeros, as a crash leaves a file of which nothing was written", _HIDES
 
 
 def _look_at(entry: _Entry) -> tuple[Found, bytes, bool]:

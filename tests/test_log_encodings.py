@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import gzip
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from support import MemorySink, load
 
 from forensics.artifact import Head
+from forensics.discovery import discover
 from forensics.formats import log
 
 # What Python and libraries say, with the file names and the translated system messages of such machines.
@@ -180,3 +182,35 @@ def test_no_mixture_of_bytes_raises_or_loses_lines_of_its_own(
     text = "x\n".encode(encoding) * 40 + "RuntimeError: boom\n".encode(encoding)
     sink = read(tmp_path_factory.mktemp("mixed"), text + b"\n" + noise[cut:])
     assert (41, "RuntimeError: boom") in said(sink)
+
+
+_FAILED = b'starts\nTraceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: no such shard\n'
+
+
+@pytest.mark.parametrize("n_zeros", [512, 70_000, 3 << 20])
+def test_a_log_behind_the_zeros_of_a_crash_is_read(tmp_path: Path, n_zeros: int) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(bytes(n_zeros) + _FAILED)
+    (found,) = discover(path, tmp_path / "work")
+    assert found.format == "log"
+    assert [code for code, *_ in found.problems] == ["zeros"]
+    (event,) = load(log, path).rows("log_event")
+    assert event["message"] == "no such shard"
+    assert event["byte"] == n_zeros + _FAILED.index(b"ValueError")
+
+
+def test_a_hole_inside_a_log_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(b"step 1 loss 2.5\n" + bytes(9000) + _FAILED)
+    sink = load(log, path)
+    assert [(w["code"], w["message"].split()[0]) for w in sink.warnings] == [("zeros", "9000")]
+    assert (sink.quality, len(sink.rows("log_event"))) == ("partial", 1)
+
+
+@pytest.mark.parametrize("content", [bytes(9000), bytes(600) + gzip.compress(_FAILED), gzip.compress(_FAILED)[30:]])
+def test_what_is_lost_for_a_log_is_said(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.log.gz"
+    path.write_bytes(content)
+    (found,) = discover(path, tmp_path / "work")
+    assert found.format is None
+    assert found.problems

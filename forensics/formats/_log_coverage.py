@@ -9,11 +9,18 @@ from forensics.formats._log_samples import MAX_SAMPLES, SampleRows
 from forensics.formats._log_time import Clock
 
 
-def tell_losses(source: Source, sink: Sink, clock: Clock, events: EventRows, samples: SampleRows) -> None:
+def tell_losses(
+    source: Source, sink: Sink, clock: Clock, events: EventRows, samples: SampleRows, *, n_zeros: int
+) -> None:
     if clock.found_year is not None:
         sink.fact("year", str(clock.found_year), scope="note", number=clock.found_year)
     if source.damage:
         sink.warn("truncated", source.damage, "what the log said after this point")
+        sink.damaged("partial")
+    if n_zeros:
+        sink.warn(
+            "zeros", f"{n_zeros} bytes inside are zeros, as a crash or a full disk leaves", "what was written there"
+        )
         sink.damaged("partial")
     if events.n_dropped:
         sink.warn(

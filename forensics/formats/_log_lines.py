@@ -16,6 +16,7 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from forensics.artifact import LEAST_ZEROS, past_zeros
 from forensics.formats._log_encodings import LOOKED_AT, LineDecoder, Transcoded, encoding_of, holds_utf16
 from forensics.formats._log_records import Unwrapped, holds_records, unwrap
 
@@ -29,6 +30,7 @@ DIGITS = b"0123456789"
 _PLAIN_DIGITS = bytes.maketrans(DIGITS, b"0" * 10)
 _TO_LINE_FEEDS = bytes.maketrans(b"\r", b"\n")
 _NOT_ENDS = bytes(set(range(256)) - set(b"\r\n"))
+_ZEROS = re.compile(rb"\0{%d,}" % LEAST_ZEROS)
 _RETURN = re.compile(rb"\r(?!\n)")
 _WRITER_BYTES = 17
 
@@ -49,8 +51,8 @@ class Block:
     """Whole lines of a log as pieces, cleaned of control sequences.
 
     `words` has the texts without digits, each once, in the order of their first piece; `codes` the place there of each
-    piece's. `n_feeds` is the number of line feeds. `is_last`: the log ends with it.
-    `origin`: where the lines of records stand, relative to the first.
+    piece's. `n_feeds` is the number of line feeds. `is_last`: the log ends with it. `n_zeros`: bytes of holes in it,
+    which a crash or a full disk leaves. `origin`: where the lines of records stand, relative to the first.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Block:
         self._first_number = first_number
         self._first_byte = first_byte
         self.is_last = False
+        self.n_zeros = sum(map(len, _ZEROS.findall(data))) if b"\0" in data else 0
         # Of each piece, where lines are not pieces already: its part between line ends, and lines before that part.
         self._parts: memoryview | None = None
         self._lines_before = memoryview(b"")
@@ -249,13 +252,13 @@ def decoded(data: bytes) -> str:
 
 def read_blocks(stream: BinaryIO, decoder: LineDecoder | None = None) -> Iterator[Block]:
     """Blocks of a stream in order. UTF-16 is transcoded; from its first block on, bytes are not counted."""
-    data = stream.read(LOOKED_AT)
+    data, n_zeros = past_zeros(stream, stream.read(LOOKED_AT), LOOKED_AT)
     encoding = encoding_of(data)
-    byte: int | None = None if encoding else 0
+    byte: int | None = None if encoding else n_zeros
     if encoding:
         stream, data = io.BufferedReader(Transcoded(stream, data, encoding), buffer_size=1 << 20), b""
     elif data.startswith(codecs.BOM_UTF8):
-        byte, data = len(codecs.BOM_UTF8), data[len(codecs.BOM_UTF8) :]
+        byte, data = n_zeros + len(codecs.BOM_UTF8), data[len(codecs.BOM_UTF8) :]
     number, ended = 1, False
     decoder = decoder or LineDecoder()
     while data or not ended:

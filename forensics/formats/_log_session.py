@@ -93,11 +93,12 @@ class Session:
         self._last_text = ""  # of the block before
         self._is_notable = True
         self._echo_line = 0
-        self._n_lines = 0
+        self._n_lines = self._n_zeros = 0
 
     def run(self) -> None:
         with self._source.open() as stream:
             for block in read_blocks(stream, self._decoder):
+                self._n_zeros += block.n_zeros
                 self._compile.read(block)
                 self._memory.read(block)
                 if block.is_last and len(block):
@@ -381,7 +382,7 @@ class Session:
         self._processes.describe(self._sink)
         self._sink.clock(self._clock.kind)
         self._decoder.tell(self._sink)
-        tell_losses(self._source, self._sink, self._clock, self._events, self._samples)
+        tell_losses(self._source, self._sink, self._clock, self._events, self._samples, n_zeros=self._n_zeros)
         tell_coverage(
             self._sink, self._survey, self._processes, self._events, self._samples,
             scheduled=self._outcomes.scheduled, stamped=self._clock.kind != "none",
