@@ -6,7 +6,7 @@ both share, and time, attempt, rank, device and step allow it. Roots are what no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -67,6 +67,8 @@ class Outcome:
     failure is survived when its own log later says that the work was completed, when an exit code of 0 is on record
     for where it lies, or when an attempt after it completed. Another file's closing words say nothing about it.
     `last_attempt`: the one that decides, where attempts follow each other; None for one only or trials side by side.
+    `quoting`: ids of artifacts that need not tell of this job: what rests on them alone is an indication at most, and
+    never stands against evidence that the job completed.
     """
 
     completed: str | None = None
@@ -74,6 +76,7 @@ class Outcome:
     exits: Sequence[Exit] = ()
     completed_lines: Mapping[int, int] = field(default_factory=dict)  # artifact id → line of its last closing words
     last_attempt: int | None = None
+    quoting: Set[int] = frozenset()
 
     @property
     def is_success(self) -> bool:
@@ -82,6 +85,10 @@ class Outcome:
     def is_superseded(self, attempt: int | None) -> bool:
         """Whether the job was started again after this attempt."""
         return attempt is not None and self.last_attempt is not None and attempt < self.last_attempt
+
+    def is_quoted(self, finding: Finding) -> bool:
+        places = {evidence.artifact_id for evidence in finding.evidence}
+        return bool(places) and places <= self.quoting
 
     def survived(
         self, artifact_id: int | None, path: str, line: int | None, rank: int | None, attempt: int | None = None
@@ -115,12 +122,15 @@ def diagnose(
 
     `unlisted`: how many findings of a rule there are beside those given.
     """
+    _soften_quoted(findings, outcome)
     for finding in findings:
         finding.confidence = (confidence or {}).get(finding.strength)
     _soften_survived(findings, outcome)
     graph, links = _causal_graph(findings)
     _explain(graph, findings, links)
-    roots = sorted(_ranked_roots(graph, findings), key=lambda f: outcome.is_superseded(f.attempt))
+    roots = sorted(
+        _ranked_roots(graph, findings), key=lambda f: (outcome.is_quoted(f), outcome.is_superseded(f.attempt))
+    )
     common = {
         "links": links,
         "ruled_out": [r for r in ruled_out if r.rule not in {f.rule for f in findings}],
@@ -139,6 +149,8 @@ def diagnose(
     consequences.sort(key=_when)
     others = [f for f in findings if f.id not in below and f.id not in chosen_ids]
     told = _told_for_all(top, findings, unlisted or {})
+    if outcome.is_quoted(top):
+        told = f"{told} (so says only {top.evidence[0].artifact}, which need not be a log of this job)"
     sentence = told if status == "root-cause" else f"{len(chosen)} independent causes; first: {told}"
     return Verdict(status, sentence, chosen, consequences, others, **common)  # type: ignore[arg-type]
 
@@ -178,6 +190,16 @@ def _told_for_all(top: Finding, findings: Sequence[Finding], unlisted: Mapping[s
 
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?", "…")) else f"{text}."
+
+
+def _soften_quoted(findings: Sequence[Finding], outcome: Outcome) -> None:
+    """What only a text says that need not be a log of this job is weak, and nothing against a job that completed."""
+    for finding in findings:
+        if outcome.is_quoted(finding):
+            finding.strength = STRENGTHS[-1]
+            if outcome.is_success and finding.severity in {"critical", "high"}:
+                finding.severity = "medium"
+                finding.facts["quoted"] = f"against it stands: {outcome.completed}"
 
 
 def _soften_survived(findings: Sequence[Finding], outcome: Outcome) -> None:

@@ -18,6 +18,7 @@ from forensics.citations import Citations
 from forensics.diagnosis import Exit, Outcome, not_checked_rules
 from forensics.engine import Judgement, RuleRun
 from forensics.finding import Anomaly, Moment, NotChecked, RuledOut
+from forensics.models.testimony import quoting_artifacts
 from forensics.rule import Rule
 from forensics.states import SETTLED_BY, STRENGTHS
 
@@ -34,9 +35,11 @@ def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
         ORDER BY o.attempt, o.artifact_id, o.line, o.result, o.detail
         """
     ).fetchall()
+    quoting = quoting_artifacts(con)
+    rows = [r for r in rows if r[2] not in quoting]
     exits = [Exit(r[0] == "completed", r[5].rpartition("/")[0], r[6]) for r in rows if r[1] == "proof"]
     lines = {r[2]: r[3] for r in rows if r[0] == "completed" and r[2] is not None and r[3] is not None}
-    known = Outcome(None, None, exits, lines, _last_attempt(con))
+    known = Outcome(None, None, exits, lines, _last_attempt(con), quoting)
     failed = [r for r in rows if r[0] == "failed" and not known.is_superseded(r[8])]
     failed = [r for r in failed if r[1] == "proof" or not known.survived(r[2], r[5], r[3], r[6])]
     last_failed = {r[2]: r[3] or 0 for r in failed if r[2] is not None}

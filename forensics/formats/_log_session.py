@@ -27,6 +27,7 @@ from forensics.formats._log_rows import EventRows
 from forensics.formats._log_samples import SampleRows
 from forensics.formats._log_scan import Pattern, Scan
 from forensics.formats._log_sequences import Run, Sequences
+from forensics.formats._log_standing import LOG, standing
 from forensics.formats._log_tables import Table, starts_table
 from forensics.formats._log_threads import THREAD, Dump
 from forensics.formats._log_time import Clock
@@ -72,7 +73,9 @@ class Session:
         self._catalogue = catalogue()
         self._clock = Clock()
         self._decoder = LineDecoder()
-        self._survey = survey(decoded(source.head(_SURVEY_BYTES).data), self._clock)
+        beginning = decoded(source.head(_SURVEY_BYTES).data)
+        self._survey = survey(beginning, self._clock)
+        self._standing = standing(source.name, beginning, self._survey.labels)
         self._processes = Processes(self._survey)
         self._events = EventRows(sink)
         self._samples = SampleRows(sink)
@@ -381,6 +384,8 @@ class Session:
     def _describe(self) -> None:
         self._processes.describe(self._sink)
         self._sink.clock(self._clock.kind)
+        if self._standing != LOG:
+            self._sink.fact("standing", self._standing, scope="note")
         self._decoder.tell(self._sink)
         tell_losses(self._source, self._sink, self._clock, self._events, self._samples, n_zeros=self._n_zeros)
         tell_coverage(

@@ -11,9 +11,11 @@ from forensics.models.attempts import split_attempts
 from forensics.models.clocks import align_clocks
 from forensics.models.outcome import derive_outcome
 from forensics.models.steps import derive_steps
+from forensics.models.testimony import set_quotes_apart
 
 # In order: later models may read what earlier ones wrote.
 DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
+    set_quotes_apart,
     split_attempts,
     align_clocks,
     follow_attempts,
