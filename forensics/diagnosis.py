@@ -1,8 +1,4 @@
-"""Joins findings into a causal graph and draws a verdict from it.
-
-A finding A explains B when a state that A causes travels (states.TRAVELS) to one that B requires, on an entity that
-both share, and time, attempt, rank, device and step allow it. Roots are what nothing explains.
-"""
+"""Draws a verdict from findings and their causal graph (`causality`). Roots are what nothing explains."""
 
 from __future__ import annotations
 
@@ -10,15 +6,14 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from forensics.causality import causal_graph, differ, order_of_time, precedence
 from forensics.finding import Anomaly, Finding, Link, NotChecked, RuledOut, Verdict
 from forensics.rule import alternatives
-from forensics.states import CAPABILITIES, PERSISTENT, SEVERITIES, STATES, STRENGTHS, TRAVELS
+from forensics.states import CAPABILITIES, SEVERITIES, STRENGTHS
 
 if TYPE_CHECKING:
     import networkx as nx
 
-# How far a state reaches: its own rank, the ranks of its device or host, all ranks.
-_REACH = {"process": 0, "rank": 0, "device": 1, "host": 2, "group": 3, "job": 3}
 # Ends of processes: what only says "this job died" is contradicted when the job demonstrably completed.
 _FATAL = {
     "rank-failed",
@@ -41,9 +36,7 @@ _FATAL = {
     "config-contradictory",
     "memory-retained",
 }
-_TIMELINES = {"epoch": 0, "wall": 1}
 _MANY = 8  # ranks with the same fault of which the verdict's sentence says so
-_ORDER = {state: number for number, state in enumerate(STATES)}
 
 
 @dataclass(frozen=True)
@@ -101,13 +94,6 @@ class Outcome:
         return codes == {True}
 
 
-@dataclass(frozen=True)
-class _Path:
-    states: tuple[str, ...]
-    how: str
-    reach: int
-
-
 def diagnose(
     findings: Sequence[Finding],
     outcome: Outcome,
@@ -126,14 +112,15 @@ def diagnose(
     for finding in findings:
         finding.confidence = (confidence or {}).get(finding.strength)
     _soften_survived(findings, outcome)
-    graph, links = _causal_graph(findings)
+    graph, links = causal_graph(findings)
     _explain(graph, findings, links)
     roots = sorted(
         _ranked_roots(graph, findings), key=lambda f: (outcome.is_quoted(f), outcome.is_superseded(f.attempt))
     )
+    found = {f.rule for f in findings}
     common = {
         "links": links,
-        "ruled_out": [r for r in ruled_out if r.rule not in {f.rule for f in findings}],
+        "ruled_out": [r for r in ruled_out if r.rule not in found],
         "not_checked": not_checked,
         "earliest": earliest,
     }
@@ -142,17 +129,21 @@ def diagnose(
     top = roots[0]
     independent = [r for r in roots[1:] if _stands_alone(r, top) and not outcome.is_superseded(r.attempt)]
     chosen = [top, *independent]
-    status = "independent" if independent else "root-cause"
+    status = "independent" if any(f.rule != top.rule for f in independent) else "root-cause"
     chosen_ids = {f.id for f in chosen}
     below = {n for f in chosen for n in _descendants(graph, f.id)}
     consequences = [f for f in findings if f.id in below and f.id not in chosen_ids]
-    consequences.sort(key=_when)
+    consequences.sort(key=order_of_time)
     others = [f for f in findings if f.id not in below and f.id not in chosen_ids]
     told = _told_for_all(top, findings, unlisted or {})
     if outcome.is_quoted(top):
         told = f"{told} (so says only {top.evidence[0].artifact}, which need not be a log of this job)"
-    sentence = told if status == "root-cause" else f"{len(chosen)} independent causes; first: {told}"
-    return Verdict(status, sentence, chosen, consequences, others, **common)  # type: ignore[arg-type]
+    if status == "independent":
+        told = f"{len(chosen)} independent causes; first: {told}"
+    elif alike := [f"rank {f.rank}" for f in independent[:_MANY]]:
+        more = f" and {len(independent) - _MANY} more" if len(independent) > _MANY else ""
+        told = f"{told}; at fault in the same way: {', '.join(alike)}{more}"
+    return Verdict(status, told, chosen, consequences, others, **common)  # type: ignore[arg-type]
 
 
 def _without_root(
@@ -183,7 +174,8 @@ def _without_root(
 
 def _told_for_all(top: Finding, findings: Sequence[Finding], unlisted: Mapping[str, int]) -> str:
     """The message of a cause; where many processes have the same one, with their number."""
-    ranks = {(f.attempt, f.rank) for f in findings if f.rule == top.rule and f.attempt == top.attempt}
+    same = [f for f in findings if (f.rule, f.attempt) == (top.rule, top.attempt)]
+    ranks = {f.rank for f in same if not differ(f.facts.get("fault"), top.facts.get("fault"))}
     n_more = len(ranks) - 1 + unlisted.get(top.rule, 0)
     return top.message if n_more < _MANY else f"{top.message}; {n_more:,} other ranks met the same"
 
@@ -216,153 +208,56 @@ def _soften_survived(findings: Sequence[Finding], outcome: Outcome) -> None:
             finding.facts["survived"] = outcome.completed or "the job went on to its end"
 
 
-def _causal_graph(findings: Sequence[Finding]) -> tuple[nx.DiGraph, list[Link]]:
-    import networkx as nx
-
-    graph = nx.DiGraph()
-    graph.add_nodes_from(f.id for f in findings)
-    reached = {f.id: _reachable(f) for f in findings}
-    links = []
-    for cause in findings:
-        for effect in findings:
-            # The same rule on two ranks is one fault seen twice, never its own cause.
-            path = _best_path(cause, effect, reached[cause.id]) if cause.rule != effect.rule else None
-            if path is not None:
-                graph.add_edge(cause.id, effect.id)
-                links.append(Link(cause.id, effect.id, path.states, path.how))
-    return graph, _without_cycles(graph, links, {f.id: f for f in findings})
-
-
-def _reachable(finding: Finding) -> dict[str, _Path]:
-    """States that this finding brings about, with the shortest way to each."""
-    start = [_Path((c["state"],), "", _REACH[STATES[c["state"]].entity]) for c in finding.causes]
-    paths: dict[str, _Path] = {}
-    while start:
-        following = []
-        for path in start:
-            here = path.states[-1]
-            if here in paths:
-                continue
-            paths[here] = path
-            for travel in TRAVELS:
-                if travel.state == here:
-                    reach = max(path.reach, _REACH[STATES[travel.then].entity])
-                    how = f"{path.how}; {travel.how}" if path.how else travel.how
-                    following.append(_Path((*path.states, travel.then), how, reach))
-        start = following
-    return paths
-
-
-def _best_path(cause: Finding, effect: Finding, reached: Mapping[str, _Path]) -> _Path | None:
-    ways = [reached[r["state"]] for r in effect.requires if r["state"] in reached]
-    fitting = [way for way in ways if _fits(cause, effect, way)]
-    return min(fitting, key=lambda way: len(way.states), default=None)
-
-
-def _fits(cause: Finding, effect: Finding, way: _Path) -> bool:
-    reach, same_attempt = way.reach, not _differ(cause.attempt, effect.attempt)
-    if not same_attempt and (way.states[0] not in PERSISTENT or (cause.attempt or 0) > (effect.attempt or 0)):
-        return False
-    if reach == 0 and _differ(cause.rank, effect.rank):
-        return False
-    if reach == 1 and (
-        _differ(cause.device, effect.device) or (cause.device is None and _differ(cause.rank, effect.rank))
-    ):
-        return False
-    if reach <= 2 and _differ(cause.host, effect.host):
-        return False
-    if same_attempt and cause.step is not None and effect.step is not None and cause.step > effect.step:
-        return False
-    return not cause.is_after(effect)
-
-
-def _differ(one: object, other: object) -> bool:
-    return one is not None and other is not None and one != other
-
-
-def _without_cycles(graph: nx.DiGraph, links: list[Link], by_id: Mapping[int, Finding]) -> list[Link]:
-    """Of two findings that could each explain the other, the earlier and more specific one is the cause."""
-    kept = []
-    for link in sorted(
-        links, key=lambda x: (_precedence(by_id[x.cause]), _precedence(by_id[x.effect]), x.cause, x.effect)
-    ):
-        cause, effect = by_id[link.cause], by_id[link.effect]
-        if graph.has_edge(link.effect, link.cause) and _is_rather_the_cause(effect, cause):
-            graph.remove_edge(link.cause, link.effect)
-            continue
-        kept.append(link)
-    import networkx as nx
-
-    while not nx.is_directed_acyclic_graph(graph):
-        edges = [(a, b) for a, b, *_ in nx.find_cycle(graph)]
-        worst = max(edges, key=lambda e: (_precedence(by_id[e[0]]), e))
-        graph.remove_edge(*worst)
-        kept = [x for x in kept if (x.cause, x.effect) != worst]
-    return kept
-
-
-def _precedence(finding: Finding) -> tuple[int, int, float, int]:
-    """Smaller comes first as a cause: causes before symptoms, then earlier, then the more specific state."""
-    role = {"cause": 0, "symptom": 1, "performance": 2}[finding.role]
-    depth = min((_ORDER[c["state"]] for c in finding.causes), default=len(_ORDER))
-    explained = 1 if finding.requires else 0
-    return (role, explained, float(finding.ts_ns or 0), -depth)
-
-
-def _is_rather_the_cause(one: Finding, other: Finding) -> bool:
-    """Of two that could each explain the other. Times decide only where the clocks can tell them apart."""
-    mine, its = _precedence(one), _precedence(other)
-    if mine[:2] != its[:2]:
-        return mine[:2] < its[:2]
-    if one.is_after(other) or other.is_after(one):
-        return other.is_after(one)
-    return (mine[3], mine[2]) < (its[3], its[2])
-
-
 def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Link]) -> None:
     by_id = {f.id: f for f in findings}
-    how = {(x.cause, x.effect): x.how for x in links}
-    length = {(x.cause, x.effect): len(x.states) for x in links}
+    edges = {(x.cause, x.effect): x for x in links}
     for finding in findings:
         causes = [by_id[n] for n in graph.predecessors(finding.id)]
         if causes:
             # The nearest cause, so that the chain shows every step of the way.
-            best = min(causes, key=lambda c: (length[c.id, finding.id], *_weight(c), *_precedence(c), c.id))
+            best = min(causes, key=lambda c: (len(edges[c.id, finding.id].states), *_weight(c), *precedence(c)))
             finding.explained_by = best.id
-            finding.explained_how = how.get((best.id, finding.id), "")
-    for finding in findings:  # the same fault on several ranks: the first one stands for all
+            finding.explained_how = edges[best.id, finding.id].how
+    twins: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
         if finding.explained_by is None:
-            twins = [
-                f
-                for f in findings
-                if f.rule == finding.rule and f.attempt == finding.attempt and f.explained_by is None
-            ]
-            first = min(twins, key=_when)
-            if first.id != finding.id:
+            twins.setdefault((finding.rule, finding.attempt, finding.facts.get("fault")), []).append(finding)
+    for same in twins.values():
+        first = _stands_for(same)
+        for finding in same:
+            if finding is not first:
                 timed = finding.ts_ns is not None and first.ts_ns is not None
-                order = (
-                    "; which of them came first, the clocks cannot tell"
-                    if timed and not finding.is_after(first)
-                    else ""
-                )
+                is_open = timed and not finding.is_after(first)
+                order = "; which of them came first, the clocks cannot tell" if is_open else ""
                 finding.explained_by, finding.explained_how = first.id, f"the same fault, also here{order}"
                 graph.add_edge(first.id, finding.id)
 
 
+def _stands_for(twins: Sequence[Finding]) -> Finding:
+    """Of the same fault in several places the one to name: best shown, unless another demonstrably came before it."""
+    roots = [f for f in twins if _can_be_root(f)] or twins
+    best = min(roots, key=lambda f: (*_weight(f), *order_of_time(f)))
+    before = [f for f in roots if _came_before(f, best)]
+    return min(before, key=order_of_time) if before else best
+
+
+def _came_before(one: Finding, other: Finding) -> bool:
+    if one.step is not None and other.step is not None:
+        return one.step + 1 < other.step  # some count from 0, some from 1
+    return other.is_after(one)
+
+
+def _can_be_root(finding: Finding) -> bool:
+    return finding.role == "cause" and finding.severity in {"critical", "high"}
+
+
 def _ranked_roots(graph: nx.DiGraph, findings: Sequence[Finding]) -> list[Finding]:
-    roots = [f for f in findings if f.explained_by is None and f.role == "cause" and f.severity in {"critical", "high"}]
-    return sorted(roots, key=lambda f: (*_weight(f), -len(_descendants(graph, f.id)), *_when(f)))
+    roots = [f for f in findings if f.explained_by is None and _can_be_root(f)]
+    return sorted(roots, key=lambda f: (*_weight(f), -len(_descendants(graph, f.id)), *order_of_time(f)))
 
 
 def _weight(finding: Finding) -> tuple[int, int]:
     return SEVERITIES.index(finding.severity), STRENGTHS.index(finding.strength)
-
-
-def _when(finding: Finding) -> tuple[int, int, int, int]:
-    """An order for what must stand in one; times of several timelines cannot be mixed, so one goes before the other."""
-    first_line = finding.evidence[0].line or 0 if finding.evidence else 0
-    timeline = _TIMELINES.get(finding.timeline or "", len(_TIMELINES))
-    return (int(finding.ts_ns is None), timeline, finding.ts_ns or first_line, finding.id)
 
 
 def _descendants(graph: nx.DiGraph, node: int) -> set[int]:
@@ -373,9 +268,11 @@ def _descendants(graph: nx.DiGraph, node: int) -> set[int]:
 
 def _stands_alone(other: Finding, top: Finding) -> bool:
     """Whether a second root is a cause in its own right: as severe, proven, and not of the same rank."""
-    if _weight(other) > (SEVERITIES.index("critical"), STRENGTHS.index("strong")) or other.rule == top.rule:
+    if _weight(other) > (SEVERITIES.index("critical"), STRENGTHS.index("strong")):
         return False
-    return _differ(other.rank, top.rank) or _differ(other.attempt, top.attempt)
+    if other.rule == top.rule:
+        return other.attempt == top.attempt and differ(other.facts.get("fault"), top.facts.get("fault"))
+    return differ(other.rank, top.rank) or differ(other.attempt, top.attempt)
 
 
 def not_checked_rules(missing: Sequence[tuple[str, str, str]]) -> list[NotChecked]:

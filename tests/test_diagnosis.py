@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import cycle, product
 from typing import Any
 
 import pytest
 
+from forensics import causality
 from forensics.diagnosis import Exit, Outcome, diagnose
 from forensics.finding import Anomaly, Evidence, Finding
 
 SECOND = 1_000_000_000
+STATES = ("rank-failed", "rank-gone", "collective-stuck", "device-full", "context-poisoned", "host-full")
 
 
 def finding(number: int, rule: str, **known: Any) -> Finding:
@@ -175,3 +178,63 @@ def test_the_verdict_does_not_depend_on_the_order_of_findings(rotation: int) -> 
     verdict = diagnose(rows[rotation:] + rows[:rotation], Outcome())
     assert [f.rule for f in verdict.root_causes] == ["numerics-nan-provenance"]
     assert {f.rule for f in verdict.consequences} == {"distributed-timeout", "distributed-first-failure"}
+
+
+def test_a_proof_names_the_rank_and_step_where_an_indication_is_as_early() -> None:
+    printed = nan(0, rank=0, step=17, ts_ns=99 * SECOND, strength="indication")
+    recorded = nan(1, rank=1, step=18, strength="proof")
+    verdict = diagnose([printed, recorded], Outcome())
+    assert [(f.rank, f.strength) for f in verdict.root_causes] == [(1, "proof")]
+    assert [f.rank for f in verdict.consequences] == [0]
+
+
+def test_what_came_steps_before_the_proof_is_named_although_it_is_weaker() -> None:
+    printed = nan(0, rank=0, step=10, strength="indication")
+    verdict = diagnose([printed, nan(1, rank=1, step=18, strength="proof")], Outcome())
+    assert [f.rank for f in verdict.root_causes] == [0]
+
+
+def test_a_fault_that_the_job_survived_does_not_stand_for_one_that_ended_it() -> None:
+    survived = finding(0, "memory-capacity", rank=0, ts_ns=SECOND, severity="medium", causes=state("device-full"))
+    fatal = finding(1, "memory-capacity", rank=1, ts_ns=9 * SECOND, causes=state("device-full"))
+    assert [f.rank for f in diagnose([survived, fatal], Outcome()).root_causes] == [1]
+
+
+def absent(number: int, rank: int, fault: str) -> Finding:
+    return finding(number, "distributed-missing-rank", rank=rank, facts={"fault": fault}, causes=state("rank-stalled"))
+
+
+def test_faults_that_a_rule_tells_apart_are_no_consequence_of_each_other() -> None:
+    verdict = diagnose([absent(0, 3, "dp 7"), absent(1, 9, "tp 2"), absent(2, 4, "dp 7")], Outcome())
+    assert verdict.status == "root-cause"
+    assert verdict.sentence.endswith("at fault in the same way: rank 9")
+    assert [f.rank for f in verdict.root_causes] == [3, 9]
+    assert [(f.rank, f.explained_how) for f in verdict.consequences] == [(4, "the same fault, also here")]
+
+
+def test_the_work_grows_with_the_number_of_findings_not_with_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, fits = [0], causality._fits
+
+    def counted(*given: Any) -> bool:
+        calls[0] += 1
+        return fits(*given)
+
+    monkeypatch.setattr(causality, "_fits", counted)
+    spent = []
+    for size in (500, 2000):
+        calls[0] = 0
+        many = [
+            finding(n, f"rule-{n % 7}", rank=n, host=f"h{n // 8}", ts_ns=n * SECOND, causes=c, requires=r)
+            for n, (c, r) in zip(range(size), cycle(product(map(state, STATES), map(state, STATES))), strict=False)
+        ]
+        diagnose(many, Outcome())
+        spent.append(calls[0])
+    assert 0 < spent[1] < 6 * spent[0]  # four times the findings; all pairs would be sixteen times as many
+
+
+def test_two_that_could_each_explain_the_other_are_told_apart_by_time() -> None:
+    lost = finding(0, "a", ts_ns=5 * SECOND, causes=state("connection-lost"), requires=state("collective-stuck"))
+    stuck = finding(1, "b", ts_ns=9 * SECOND, causes=state("collective-stuck"), requires=state("connection-lost"))
+    verdict = diagnose([stuck, lost], Outcome())
+    assert [link.cause for link in verdict.links] == [0]
+    assert [f.rule for f in verdict.root_causes] == ["a"]

@@ -306,3 +306,5 @@ def test_the_ranks_into_which_the_fault_was_injected_are_those_that_are_missed(i
     found = [finding for finding in report["findings"] if finding["rule"] == "distributed-missing-rank"]
     assert sorted(finding["rank"] for finding in found) == injected
     assert report["verdict"]["status"] == "root-cause"
+    # None of them is there because of another.
+    assert sorted(cause["rank"] for cause in report["verdict"]["root_causes"]) == injected

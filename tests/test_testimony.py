@@ -9,7 +9,7 @@ from test_diagnosis import finding, state
 
 from forensics.diagnosis import Outcome, diagnose
 from forensics.finding import Evidence
-from forensics.formats._log_prefix import Labels
+from forensics.formats._log_marks import Labels
 from forensics.formats._log_standing import standing
 from forensics.pipeline import analyze
 

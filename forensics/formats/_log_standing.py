@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from forensics.formats._log_marks import Labels
 from forensics.formats._log_metrics import parse_metrics
-from forensics.formats._log_prefix import Labels, parse
+from forensics.formats._log_prefix import parse
 
 LOG, UNPLACED, DOCUMENT = "log", "unplaced", "document"
 

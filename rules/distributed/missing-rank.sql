@@ -72,6 +72,8 @@ SELECT
     f.rank,
     f.first_called_ns AS ts_ns,
     f.operation AS op,
+    -- A rank that stays away, and waits for nobody, does not because another does.
+    f.rank AS fault,
     CASE WHEN f.is_absent THEN 'never called ' ELSE 'called ' END
     || f.operation || ' number ' || f.sequence || ' of group '
     || coalesce(m.description || ' (' || f.name || ')', f.name)
