@@ -32,10 +32,10 @@ damaged AS (
     SELECT
         e.*,
         e.fields ->> 'key' AS first_byte,
-        regexp_matches(e.message, 'PytorchStreamWriter|unexpected pos') AS was_writing,
+        e.class = 'ckpt.unwritten' AS was_writing,
         (SELECT count(*) > 0 FROM log AS p WHERE p.signature = 'lfs-pointer') AS shows_pointer
     FROM reported_failure AS e
-    WHERE e.class = 'ckpt.corrupt'
+    WHERE e.class IN ('ckpt.corrupt', 'ckpt.unwritten')
       AND e.role = 'primary'
       -- A damaged sample of the data set is no checkpoint.
       AND NOT EXISTS (

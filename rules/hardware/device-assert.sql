@@ -2,11 +2,11 @@
 title = "An index was outside the tensor that it indexes"
 severity = "critical"
 proves = """
-A kernel found an index, label or token id outside the range that its operand allows; every later CUDA call of the
-process returns the same error."""
+An operator found an index, label or token id outside the range that its operand allows. On a GPU every later CUDA call
+of the process returns the same error; on the CPU the call itself raises."""
 cannot_prove = """
-Which Python line launched that kernel: the error surfaces at a later call unless CUDA_LAUNCH_BLOCKING=1 was set."""
-message = "{who}: a device-side assertion failed{at_step}{detail}"
+Which Python line launched that kernel on a GPU: the error surfaces at a later call unless CUDA_LAUNCH_BLOCKING=1 was set."""
+message = "{who}: {what}{at_step}{detail}"
 fix = "Check the range of labels, token ids and positions against the table they index (vocabulary size, number of classes, maximum position) on the CPU; run once with CUDA_LAUNCH_BLOCKING=1 to see the call."
 causes = [{ state = "index-out-of-range", of = "rank" }, { state = "context-poisoned", of = "process" }]
 requires = [{ state = "value-nonfinite", of = "rank" }]
@@ -15,6 +15,11 @@ references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous
 [variant.assertion]
 needs = ["log_event"]
 strength = "strong"
+
+[variant.host]
+needs = ["log_event"]
+strength = "strong"
+says = "The operator ran on the CPU, which checks each index and names the call; no device was involved."
 
 [variant.error]
 needs = ["log_event"]
@@ -30,6 +35,7 @@ SELECT
     e.step,
     e.ts_ns,
     e.line,
+    'a device-side assertion failed' AS what,
     e.fields ->> 'condition' AS condition,
     e.fields ->> 'function' AS op,
     ': ' || coalesce(e.fields ->> 'function', 'a kernel') || ' found that `' || (e.fields ->> 'condition') || '` does not hold' AS detail,
@@ -43,6 +49,27 @@ WHERE e.class = 'cuda.assert'
   AND e.role <> 'noise'
 QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: host
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    CASE WHEN e.class = 'data.label-range' THEN 'a label is outside the range of the classes' ELSE 'an index is outside its table' END AS what,
+    e.where_in_code,
+    ': ' || e.said || coalesce(', in ' || e.where_in_code, '') AS detail,
+    ['index-out-of-range', 'rank-failed'] AS causes,
+    CASE WHEN e.completed THEN 'medium' END AS severity,
+    e.signature AS key
+FROM reported_failure AS e
+WHERE e.class IN ('data.label-range', 'data.index')
+  AND e.role = 'primary'
+  AND NOT e.moved_on
+QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: error
 SELECT
     e.artifact_id,
@@ -52,6 +79,7 @@ SELECT
     e.step,
     e.ts_ns,
     e.line,
+    'a device-side assertion failed' AS what,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
     coalesce('; it surfaced in ' || u.function || ' (' || u.file || ':' || u.line || ')', '') AS detail,
     e.signature AS key

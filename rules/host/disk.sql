@@ -4,7 +4,7 @@ severity = "critical"
 scope = "job"
 proves = """
 The operating system refused a write because the file system or the user's quota is full, or because it is mounted
-read-only; or Kubernetes evicted the pod for lack of local storage."""
+read-only; or Kubernetes evicted the pod for lack of local storage; or, weaker, torch.save could not write its file."""
 cannot_prove = """
 What filled it, and, without a path in the message, which file system it was. Shared memory is a file system too; its
 messages are left to host-shm where they name it."""
@@ -20,20 +20,13 @@ strength = "strong"
 [variant.evicted]
 needs = ["log_event.scheduler"]
 strength = "strong"
+
+[variant.unwritten]
+needs = ["log_event"]
+strength = "indication"
+says = "The writer of torch.save stopped half-way and does not say why: mostly the file system is full or a quota is reached, seldom a mount that broke."
 */
 -- variant: log
-WITH
-full_mount AS (
-    SELECT
-        e.artifact_id,
-        e.row,
-        e.line,
-        e.fields ->> 'mount' AS mount,
-        e.fields ->> 'used_percent' AS used_percent
-    FROM log AS e
-    WHERE e.class = 'storage.usage'
-    QUALIFY row_number() OVER (ORDER BY CAST(e.fields ->> 'used_percent' AS INTEGER) DESC, e.artifact_id, e.row) = 1
-)
 SELECT
     e.artifact_id,
     e.row,
@@ -65,6 +58,33 @@ WHERE e.class IN ('storage.full', 'storage.read-only')
       SELECT 1 FROM log AS o
       WHERE o.artifact_id = e.artifact_id AND o.class = 'mem.shm' AND o.role <> 'noise' AND o.line BETWEEN e.line - 5 AND e.line + 5
   )
+QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: unwritten
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    e.host,
+    e.said,
+    e.where_in_code,
+    coalesce('; ' || m.mount || ' is ' || m.used_percent || ' % full', '') || coalesce('; in ' || e.where_in_code, '') AS detail,
+    'Look at free space and quota of the file system that is written to (df -h, df -i, quota -s); keep fewer checkpoints (save_total_limit), save to a temporary name and rename when done.' AS remedy,
+    CASE
+        WHEN m.mount IS NOT NULL
+            THEN [{'artifact_id': m.artifact_id, 'row': m.row, 'line': m.line, 'note': 'a file system that is nearly full'}]
+    END AS evidence,
+    CASE WHEN m.mount IS NOT NULL THEN 'strong' END AS strength,
+    e.signature AS key
+FROM reported_failure AS e
+LEFT JOIN full_mount AS m ON TRUE
+WHERE e.class = 'ckpt.unwritten'
+  AND e.role = 'primary'
+  AND NOT e.completed
 QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: evicted
