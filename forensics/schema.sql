@@ -635,6 +635,58 @@ COMMENT ON COLUMN interval.detail IS 'What it is, in words';
 COMMENT ON COLUMN interval.kind IS 'capture | wait | gap';
 COMMENT ON COLUMN interval.cause_row IS 'slice.row that opened or broke it';
 
+CREATE TABLE capture_window (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    thread BIGINT,
+    to_ns BIGINT,
+    end_row BIGINT,
+    end_code INTEGER,
+    became_graph BOOLEAN NOT NULL
+);
+COMMENT ON TABLE capture_window IS 'CUDA graph captures in traces: one row for each begin of a capture that was accepted';
+COMMENT ON COLUMN capture_window.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN capture_window.row IS 'slice.row of the call that begins the capture';
+COMMENT ON COLUMN capture_window.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN capture_window.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN capture_window.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN capture_window.ts_ns IS 'Begin, ns since the epoch';
+COMMENT ON COLUMN capture_window.thread IS 'Thread that captures';
+COMMENT ON COLUMN capture_window.to_ns IS 'Call that ends the capture, ns since the epoch; NULL when none was recorded';
+COMMENT ON COLUMN capture_window.end_row IS 'slice.row of that call';
+COMMENT ON COLUMN capture_window.end_code IS 'CUDA result of that call; NULL where the recorder does not keep it';
+COMMENT ON COLUMN capture_window.became_graph IS 'Whether it ended well: by its result, or where results are not recorded, by a graph made before the next capture';
+
+CREATE TABLE capture_offence (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    told_by VARCHAR NOT NULL,
+    mechanism VARCHAR,
+    offence VARCHAR,
+    fix VARCHAR,
+    tells VARCHAR,
+    call VARCHAR,
+    return_code INTEGER,
+    window_row BIGINT,
+    other_thread BOOLEAN NOT NULL,
+    place VARCHAR
+);
+COMMENT ON TABLE capture_offence IS 'What broke a CUDA graph capture first, by each kind of evidence';
+COMMENT ON COLUMN capture_offence.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN capture_offence.row IS 'row of the call in slice, or of the error in log_event';
+COMMENT ON COLUMN capture_offence.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN capture_offence.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN capture_offence.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN capture_offence.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN capture_offence.told_by IS 'result (of a CUDA call) | call (that captures forbid, its result not recorded) | log';
+COMMENT ON COLUMN capture_offence.mechanism IS 'Name in models/capture_mechanisms.toml; NULL: none told apart';
+COMMENT ON COLUMN capture_offence.offence IS 'The mechanism in words';
+COMMENT ON COLUMN capture_offence.fix IS 'Smallest change that mends it';
+COMMENT ON COLUMN capture_offence.tells IS 'Why this mechanism and no other';
+COMMENT ON COLUMN capture_offence.call IS 'Runtime or driver call; NULL in logs';
+COMMENT ON COLUMN capture_offence.return_code IS 'CUDA result of the call; NULL unknown';
+COMMENT ON COLUMN capture_offence.window_row IS 'capture_window.row of the capture that it broke; NULL when that was not recorded';
+COMMENT ON COLUMN capture_offence.other_thread IS 'Whether the call came from another thread than the one that captures';
+COMMENT ON COLUMN capture_offence.place IS 'Operators and ranges around the call, outermost first';
+
 CREATE TABLE replay (
     proc_id INTEGER,
     device INTEGER NOT NULL,

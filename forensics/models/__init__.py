@@ -8,6 +8,7 @@ import duckdb
 
 from forensics.models.attempt_times import follow_attempts
 from forensics.models.attempts import split_attempts
+from forensics.models.captures import derive_captures
 from forensics.models.clocks import align_clocks
 from forensics.models.outcome import derive_outcome
 from forensics.models.steps import derive_steps
@@ -21,4 +22,5 @@ DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     follow_attempts,
     derive_steps,
     derive_outcome,
+    derive_captures,
 )
