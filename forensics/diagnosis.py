@@ -36,6 +36,7 @@ _FATAL = {
     "config-contradictory",
     "memory-retained",
 }
+_GRAVE = {"critical", "high"}
 _MANY = 8  # ranks with the same fault of which the verdict's sentence says so
 
 
@@ -115,7 +116,8 @@ def diagnose(
     graph, links = causal_graph(findings)
     _explain(graph, findings, links)
     roots = sorted(
-        _ranked_roots(graph, findings), key=lambda f: (outcome.is_quoted(f), outcome.is_superseded(f.attempt))
+        _ranked_roots(graph, findings) or _slow_without_failure(findings, outcome),
+        key=lambda f: (outcome.is_quoted(f), outcome.is_superseded(f.attempt)),
     )
     found = {f.rule for f in findings}
     common = {
@@ -254,6 +256,14 @@ def _can_be_root(finding: Finding) -> bool:
 def _ranked_roots(graph: nx.DiGraph, findings: Sequence[Finding]) -> list[Finding]:
     roots = [f for f in findings if f.explained_by is None and _can_be_root(f)]
     return sorted(roots, key=lambda f: (*_weight(f), -len(_descendants(graph, f.id)), *order_of_time(f)))
+
+
+def _slow_without_failure(findings: Sequence[Finding], outcome: Outcome) -> list[Finding]:
+    """What costs a job much, where nothing says that it failed or that it completed: then that is what is wrong."""
+    if outcome.completed or outcome.failed or any(f.role == "symptom" and f.severity in _GRAVE for f in findings):
+        return []
+    slow = [f for f in findings if f.role == "performance" and f.severity in _GRAVE and f.explained_by is None]
+    return sorted(slow, key=lambda f: (*_weight(f), *_when(f)))
 
 
 def _weight(finding: Finding) -> tuple[int, int]:

@@ -152,7 +152,18 @@ def test_performance_findings_never_outrank_a_failure() -> None:
     slow = finding(0, "efficiency-idle", role="performance", strength="proof", causes=state("throughput-low"))
     verdict = diagnose([slow, nan(1)], Outcome())
     assert [f.rule for f in verdict.root_causes] == ["numerics-nan-provenance"]
-    assert diagnose([slow], Outcome()).status == "not-established"
+    assert diagnose([slow], Outcome(failed="exit code 1")).status == "not-established"
+
+
+def test_what_costs_much_is_the_verdict_only_where_the_job_neither_failed_nor_completed() -> None:
+    slow = {"role": "performance", "severity": "high"}
+    assert diagnose([finding(0, "capture-skip", **slow)], Outcome()).status == "root-cause"
+    assert diagnose([finding(0, "capture-skip", **slow)], Outcome(completed="done")).status == "healthy"
+    assert diagnose([finding(0, "capture-skip", **slow)], Outcome(failed="exit code 1")).status == "not-established"
+    assert diagnose([finding(0, "capture-skip", **slow), timeout()], Outcome()).status == "not-established"
+    assert (
+        diagnose([finding(0, "capture-skip", **slow | {"severity": "medium"})], Outcome()).status == "not-established"
+    )
 
 
 def test_the_earliest_anomaly_is_told_where_no_rule_knows_the_error() -> None:
