@@ -263,7 +263,7 @@ def _slow_without_failure(findings: Sequence[Finding], outcome: Outcome) -> list
     if outcome.completed or outcome.failed or any(f.role == "symptom" and f.severity in _GRAVE for f in findings):
         return []
     slow = [f for f in findings if f.role == "performance" and f.severity in _GRAVE and f.explained_by is None]
-    return sorted(slow, key=lambda f: (*_weight(f), *_when(f)))
+    return sorted(slow, key=lambda f: (*_weight(f), *order_of_time(f)))
 
 
 def _weight(finding: Finding) -> tuple[int, int]:
