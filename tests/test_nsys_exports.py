@@ -118,10 +118,10 @@ def test_a_row_of_a_folder_is_found_again(tmp_path: Path) -> None:
             assert place.text.startswith("OSRT_API row ")
 
 
-def test_a_parquet_file_of_another_kind_is_none(tmp_path: Path) -> None:
+def test_a_parquet_file_of_another_kind_is_no_export(tmp_path: Path) -> None:
     pq.write_table(pq.read_table(RECORDED / "report_pqtdir" / "OSRT_API.parquet"), tmp_path / "train.parquet")
     (found,) = discover(tmp_path, tmp_path / "work")
-    assert found.format is None
+    assert found.format == "parquet_table"
 
 
 @needs_artifacts
