@@ -67,6 +67,24 @@ def test_data_of_snapshots_takes_the_fast_way(protocol: int, monkeypatch: pytest
     assert read_pickle(pickle.dumps(value, protocol)).value == value
 
 
+def test_pairs_of_texts_that_are_not_memoised_take_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As PyTorch's own pickler writes the names of process groups."""
+    pair = b"X\x01\x00\x00\x00aq\x00X\x01\x00\x00\x00bq\x01\x86"
+    later = b"h\x00h\x01\x86" + b"h\x00X\x01\x00\x00\x00c\x86"
+    monkeypatch.setattr(_pickle, "walk_pickle", lambda data: pytest.fail("walked"))
+    assert read_pickle(b"\x80\x02](" + pair + later + b"e.").value == [("a", "b"), ("a", "b"), ("a", "c")]
+
+
+@pytest.mark.parametrize("put", [b"q\x05", b"\x94", b"r\x05\x00\x00\x00", b"(eq\x05", b"(uq\x05"])
+@pytest.mark.parametrize("second", [b"h\x01", b"X\x01\x00\x00\x00b", b"\x8c\x01b\x94"])
+def test_pairs_that_something_can_refer_to_are_walked(put: bytes, second: bytes) -> None:
+    start = b"\x80\x04](X\x01\x00\x00\x00aq\x00X\x01\x00\x00\x00bq\x01"
+    assert _pickle._scan(start + b"h\x00" + second + b"\x86e.") is not None
+    assert _pickle._scan(start + b"h\x00" + second + b"\x86" + put + b"e.") is None
+    assert _pickle._scan(start + b"h\x00" + second + b"\x86" + b"\x95" + bytes(8) + put + b"e.") is None
+    assert _pickle._scan(start + b"h\x00" + second + b"\x86" + second + b"\x86e.") is None  # a pair in a pair
+
+
 def test_parts_that_were_shared_are_shared() -> None:
     frames = [{"name": "f"}]
     for read in (read_pickle, walk_pickle):

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -26,6 +28,16 @@ MAX_DIMENSIONS = 64
 _MAX_SECONDS = 1 << 33
 _MAX_SHAPES_TEXT = 4000
 _BATCH_ROWS = 16_384
+_FEW_OPERANDS = 64  # shapes and types of one call that are compared by content
+_FEW_CHARACTERS = 1000  # sizes and letters of them
+_FEW_FRAMES = 100
+_OPERANDS = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
+_KEYS = (
+    *_OPERANDS,
+    *("frames", "time_created_ns", "time_created_us", "time_discovered_started_ns", "time_discovered_completed_ns"),
+    *("collective_seq_id", "p2p_seq_id", "is_p2p", "state", "retired", "duration_ms", "timeout_ms"),
+    *("thread_id", "thread_name"),
+)
 _NAME = re.compile(r"(?:([a-z][a-z0-9]{0,15}):)?(.{1,200})", re.DOTALL)
 _P2P = re.compile(r"(send|recv)[ _]?(\d{1,7})\s?(?:->|<-)\s?(\d{1,7})")
 _STATES = {"scheduled", "started", "completed"}
@@ -79,7 +91,7 @@ class _Operands:
 
 
 class EntryRows:
-    """Builds the rows of one dump; `columns.bad` counts, per field, the values that did not fit.
+    """Builds the rows of one dump, column by column; `columns.bad` counts, per field, the values that did not fit.
 
     What is long is read once for each object: a hostile pickle can share one list among a million entries.
     """
@@ -88,109 +100,170 @@ class EntryRows:
         self.columns = columns
         self._sink = sink
         self._stacks = stacks
-        self._stack_ids: dict[int, int | None] = {}  # by id() of the list of frames
-        self._operands: dict[tuple[int, ...], _Operands] = {}
-        self._threads: dict[tuple[int, int], str | None] = {}
-        self._rows: list[dict[str, Any]] = []
+        self._stack_ids: dict[int | tuple[int, ...], int | None] = {}  # by id() of the list of frames, or of the frames
+        self._operands: dict[Any, _Operands] = {}
+        self._threads: dict[tuple[Any, ...], str | None] = {}
+        self._kept: list[Any] = []  # what ids are known of, so that none is given to something else
         self.count = 0
         self.n_stacks = 0
         self.span: tuple[int | None, int | None] = (None, None)
 
-    def add(self, entry: dict[str, Any], group_id: int | None, ranks: Sequence[int] | None) -> None:
-        whole, columns, name = self.columns.whole, self.columns, call_name(entry)
-        state = columns.text("state", entry.get("state"))
-        if state not in _STATES:
-            columns.bad["state"] += state is not None
-            state = None
-        operands = self._operands_of(entry)
-        row: dict[str, Any] = {
-            "row": self.count,
-            "ts_ns": self._time(entry, "time_created_ns", "time_created_us"),
-            "group_id": group_id,
-            "sequence": whole("collective_seq_id", entry.get("collective_seq_id", entry.get("seq_id")), -1),
-            "p2p_sequence": whole("p2p_seq_id", entry.get("p2p_seq_id"), -1),
-            "is_p2p": self._flag(entry, "is_p2p"),
-            "operation": name.operation,
-            "dtype": operands.dtype,
-            "in_bytes": operands.in_bytes,
-            "out_bytes": operands.out_bytes,
-            "shapes": operands.shapes,
-            "state": state,
-            "retired": self._flag(entry, "retired"),
-            "started_ns": self._time(entry, "time_discovered_started_ns"),
-            "completed_ns": self._time(entry, "time_discovered_completed_ns"),
-            "dur_ns": _milliseconds(entry.get("duration_ms")),
-            "timeout_ns": self._timeout(entry),
-            "thread": self._thread(entry),
-            "stack_id": self._stack(entry.get("frames")),
+    def add(self, entries: Sequence[dict[str, Any]], groups: Sequence[tuple[int, Sequence[int] | None] | None]) -> None:
+        """Emits the rows of entries; `groups`: number and ranks of the group of each."""
+        for first in range(0, len(entries), _BATCH_ROWS):
+            self._add_batch(entries[first : first + _BATCH_ROWS], groups[first : first + _BATCH_ROWS])
+
+    def _add_batch(
+        self, entries: Sequence[dict[str, Any]], groups: Sequence[tuple[int, Sequence[int] | None] | None]
+    ) -> None:
+        columns, given, names = self.columns, _gathered(entries), list(map(call_name, entries))
+        times = self._times(given, "time_created_ns", "time_created_us")
+        operands = list(map(self._operands_of, zip(*(given[key] for key in _OPERANDS), strict=True)))
+        sequences = given["collective_seq_id"]
+        if None in sequences:  # older dumps
+            sequences = [e["collective_seq_id"] if "collective_seq_id" in e else e.get("seq_id") for e in entries]
+        stack_ids = list(map(self._stack, given["frames"]))
+        values: dict[str, Sequence[Any]] = {
+            "row": range(self.count, self.count + len(entries)),
+            "ts_ns": times,
+            "group_id": [None if group is None else group[0] for group in groups],
+            "sequence": columns.wholes("collective_seq_id", sequences, -1),
+            "p2p_sequence": columns.wholes("p2p_seq_id", given["p2p_seq_id"], -1),
+            "is_p2p": self._flags(given, "is_p2p"),
+            "peer_rank": [None] * len(entries),
+            "operation": [name.operation for name in names],
+            **{field: [getattr(o, field) for o in operands] for field in ("dtype", "in_bytes", "out_bytes", "shapes")},
+            "state": self._states(given["state"]),
+            "retired": self._flags(given, "retired"),
+            "started_ns": self._times(given, "time_discovered_started_ns"),
+            "completed_ns": self._times(given, "time_discovered_completed_ns"),
+            "dur_ns": _all_milliseconds(given["duration_ms"]),
+            "timeout_ns": self._timeouts(given["timeout_ms"]),
+            "thread": list(map(self._thread, given["thread_id"], given["thread_name"])),
+            "stack_id": stack_ids,
         }
-        if name.peer is not None:
-            row["is_p2p"] = True if row["is_p2p"] is None else row["is_p2p"]
-            row["peer_rank"] = ranks[name.peer] if ranks is not None and name.peer < len(ranks) else None
-        self._rows.append(row)
-        self.count += 1
-        if row["ts_ns"] is not None:
-            first, last = (row["ts_ns"] if t is None else t for t in self.span)
-            self.span = min(first, row["ts_ns"]), max(last, row["ts_ns"])
-        if len(self._rows) >= _BATCH_ROWS:
-            self.flush()
+        if any(name.peer is not None for name in names):
+            values["is_p2p"], values["peer_rank"] = _peers(names, values["is_p2p"], groups)
+        table = {name: pa.array(values[name], kind) for name, kind in COLUMNS.items()}
+        self._sink.emit("collective", pa.table(table))
+        self.count += len(entries)
+        self.n_stacks += sum(stack is not None for stack in stack_ids)
+        known = [time for time in times if time is not None]
+        known += [time for time in self.span if time is not None]
+        if known:
+            self.span = min(known), max(known)
 
-    def flush(self) -> None:
-        if self._rows:
-            columns = {n: pa.array([row.get(n) for row in self._rows], kind) for n, kind in COLUMNS.items()}
-            self._sink.emit("collective", pa.table(columns))
-            self._rows.clear()
-
-    def _operands_of(self, entry: dict[str, Any]) -> _Operands:
-        values = [entry.get(key) for key in ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")]
-        key = tuple(map(id, values))
-        if key not in self._operands:
-            dtype = _one_dtype(values[2], values[3])
-            shapes = [_shapes(values[0]), _shapes(values[1])]
-            text = orjson.dumps(shapes).decode() if shapes != [None, None] else None
-            self._operands[key] = _Operands(
-                text if text is not None and len(text) <= _MAX_SHAPES_TEXT else None,
-                dtype,
-                _bytes(shapes[0], values[2], dtype),
-                _bytes(shapes[1], values[3], dtype),
-            )
-        return self._operands[key]
-
-    def _timeout(self, entry: dict[str, Any]) -> int | None:
-        found = _milliseconds(entry.get("timeout_ms"))
-        self.columns.bad["timeout_ms"] += found is None and entry.get("timeout_ms") is not None
+    def _operands_of(self, values: tuple[Any, Any, Any, Any]) -> _Operands:
+        key = _content_of(values)
+        if key is None:
+            key = id(values[0]), id(values[1]), id(values[2]), id(values[3])
+        found = self._operands.get(key)
+        if found is None:
+            found = self._operands[key] = _read_operands(values)
+            self._kept.append(values)
         return found
 
-    def _time(self, entry: dict[str, Any], key: str, in_us: str = "") -> int | None:
-        value = entry.get(key)
-        found = (self.columns.whole(key, value) or None) if value is not None else None
-        if found is None and in_us:
-            found = (self.columns.whole(in_us, entry.get(in_us), 0, 1 << 53) or 0) * 1000 or None
+    def _timeouts(self, given: Sequence[Any]) -> list[int | None]:
+        found = _all_milliseconds(given)
+        self.columns.bad["timeout_ms"] += found.count(None) - given.count(None)
         return found
 
-    def _flag(self, entry: dict[str, Any], key: str) -> bool | None:
-        value = entry.get(key)
-        if value is not None and type(value) is not bool:
-            self.columns.bad[key] += 1
-            return None
-        return value
+    def _times(self, given: dict[str, Sequence[Any]], key: str, in_us: str = "") -> list[int | None]:
+        whole = self.columns.whole
+        found = [time or None for time in self.columns.wholes(key, given[key])]
+        if in_us and None in found:
+            for number, time_us in enumerate(given[in_us]):
+                if found[number] is None:
+                    found[number] = (whole(in_us, time_us, 0, 1 << 53) or 0) * 1000 or None
+        return found
 
-    def _thread(self, entry: dict[str, Any]) -> str | None:
-        told = entry.get("thread_id"), entry.get("thread_name")
-        key = (id(told[0]), id(told[1]))
+    def _flags(self, given: dict[str, Sequence[Any]], key: str) -> Sequence[bool | None]:
+        values = given[key]
+        kinds = set(map(type, values)) - {bool, type(None)}
+        if kinds:
+            self.columns.bad[key] += sum(type(value) in kinds for value in values)
+            values = [value if type(value) is bool else None for value in values]
+        return values
+
+    def _states(self, given: Sequence[Any]) -> Sequence[str | None]:
+        values = self.columns.texts("state", given)
+        if set(values) <= {*_STATES, None}:
+            return values
+        self.columns.bad["state"] += sum(value is not None and value not in _STATES for value in values)
+        return [value if value in _STATES else None for value in values]
+
+    def _thread(self, number: Any, name: Any) -> str | None:
+        key = (number, name) if type(number) is str is type(name) else (id(number), id(name), "ids")
         if key not in self._threads:
-            parts = [self.columns.text(f"thread_{n}", part) for n, part in zip(("id", "name"), told, strict=True)]
+            parts = [self.columns.text(f"thread_{n}", part) for n, part in (("id", number), ("name", name))]
             self._threads[key] = " ".join(part[:200] for part in parts if part) or None
+            self._kept.append((number, name))
         return self._threads[key]
 
     def _stack(self, frames: Any) -> int | None:
         if type(frames) is not list or not frames:
             return None
-        if id(frames) not in self._stack_ids:
-            self._stack_ids[id(frames)] = self._stacks.add(_frames(frames))
-        found = self._stack_ids[id(frames)]
-        self.n_stacks += found is not None
-        return found
+        known = self._stack_ids
+        if id(frames) in known:
+            return known[id(frames)]
+        # Writers share frames rather than lists of them.
+        key = tuple(map(id, frames[:MAX_FRAMES]))
+        if key not in known:
+            known[key] = self._stacks.add(_frames(frames))
+            self._kept.append(frames)
+        if len(frames) > _FEW_FRAMES:
+            known[id(frames)] = known[key]
+            self._kept.append(frames)
+        return known[key]
+
+
+def _content_of(values: Sequence[Any]) -> Any:
+    """A key for sizes and types that are few; None for others, which are then known by their identity."""
+    try:
+        if sum(map(len, values)) > _FEW_OPERANDS or sum(map(len, chain(*values))) > _FEW_CHARACTERS:
+            return None
+        key = tuple(map(tuple, values[0])), tuple(map(tuple, values[1])), tuple(values[2]), tuple(values[3])
+        flat = set(map(type, chain(*key[0], *key[1])))
+        return key if flat <= {int} and set(map(type, key[2] + key[3])) <= {str} else None
+    except TypeError:  # something without a length among them
+        return None
+
+
+def _gathered(entries: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:
+    """The values of each key that a row is made of, None where an entry lacks it."""
+    present = set().union(*entries)
+    found: dict[str, Sequence[Any]] = dict.fromkeys(_KEYS, [None] * len(entries))
+    common = [key for key in _KEYS if key in present]
+    try:
+        found.update(zip(common, zip(*map(itemgetter(*common, *common[:1]), entries), strict=True), strict=False))
+    except (KeyError, TypeError):  # some entries lack some keys; no keys at all
+        found.update((key, [entry.get(key) for entry in entries]) for key in common)
+    return found
+
+
+def _read_operands(values: tuple[Any, Any, Any, Any]) -> _Operands:
+    dtype = _one_dtype(values[2], values[3])
+    shapes = [_shapes(values[0]), _shapes(values[1])]
+    text = orjson.dumps(shapes).decode() if shapes != [None, None] else None
+    return _Operands(
+        text if text is not None and len(text) <= _MAX_SHAPES_TEXT else None,
+        dtype,
+        _bytes(shapes[0], values[2], dtype),
+        _bytes(shapes[1], values[3], dtype),
+    )
+
+
+def _peers(
+    names: Sequence[CallName], told: Sequence[bool | None], groups: Sequence[tuple[int, Sequence[int] | None] | None]
+) -> tuple[list[bool | None], list[int | None]]:
+    """Whether calls are point to point, and the global rank of the other end, as their names say."""
+    flags, peers = list(told), [None] * len(names)  # type: list[bool | None], list[int | None]
+    for number, (name, group) in enumerate(zip(names, groups, strict=True)):
+        if name.peer is not None:
+            flags[number] = True if flags[number] is None else flags[number]
+            ranks = None if group is None else group[1]
+            peers[number] = ranks[name.peer] if ranks is not None and name.peer < len(ranks) else None
+    return flags, peers
 
 
 def _frames(frames: list[Any]) -> Iterable[Frame]:
@@ -204,6 +277,20 @@ def _frames(frames: list[Any]) -> Iterable[Frame]:
                 clean_text(file, 1000) if isinstance(file, str) and file else None,
                 line if known else None,
             )
+
+
+def _all_milliseconds(values: Sequence[Any]) -> list[int | None]:
+    """Milliseconds as nanoseconds; few distinct values of timeouts, none of times that were not taken."""
+    known: dict[Any, int | None] = {None: None}
+    found = []
+    for value in values:
+        if type(value) is int:
+            if value not in known:
+                known[value] = _milliseconds(value)
+            found.append(known[value])
+        else:
+            found.append(None if value is None else _milliseconds(value))
+    return found
 
 
 def _milliseconds(value: Any) -> int | None:

@@ -50,7 +50,7 @@ class Groups:
             if group is not None:
                 group.description = self._text("pg_config.desc", details.get("desc")) or group.description
                 group.ranks = self._ranks(details.get("ranks")) or group.ranks
-        for entry in entries:
+        for entry in _distinct(entries):
             self._read_entry(entry)
         if type(status) is dict:
             self._join(status)
@@ -59,13 +59,30 @@ class Groups:
         """The group of an entry."""
         return self.by_name.get(_entry_group(entry)[0] or "")
 
+    def of_all(self, entries: list[dict[str, Any]]) -> list[tuple[int, list[int] | None] | None]:
+        """Number and ranks of the group of each entry."""
+        known: dict[tuple[str, ...], tuple[int, list[int] | None] | None] = {}
+        found = []
+        for entry in entries:
+            pair = entry.get("process_group")
+            key = (pair[0], pair[1]) if type(pair) is tuple and len(pair) == 2 else ()
+            if not key or type(key[0]) is not str or type(key[1]) is not str:
+                group = self.of(entry)
+                found.append(None if group is None else (group.id, group.ranks))
+                continue
+            if key not in known:
+                group = self.of(entry)
+                known[key] = None if group is None else (group.id, group.ranks)
+            found.append(known[key])
+        return found
+
     def candidates(self, entries: list[dict[str, Any]]) -> set[int] | None:
         """Global ranks that the dumping process can have: it is a member of all its groups, and its sends say which."""
         found: set[int] | None = None
         for group in self.by_name.values():
             if group.ranks:
                 found = set(group.ranks) if found is None else found & set(group.ranks)
-        for entry in entries:
+        for entry in _distinct(entries):
             own = call_name(entry).own
             ranks = None if own is None or not found else getattr(self.of(entry), "ranks", None)
             if found and ranks and own is not None and own < len(ranks):
@@ -144,6 +161,22 @@ class Groups:
             return None
         self._ranks_left -= len(value)
         return list(value)
+
+
+def _distinct(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first of those entries that name group and call alike, and all that name them in an unusual way."""
+    seen: set[tuple[Any, ...]] = set()
+    found = []
+    for entry in entries:
+        pair, number, name = entry.get("process_group"), entry.get("pg_id"), entry.get("profiling_name")
+        is_usual = type(pair) is tuple and len(pair) == 2 and type(number) is int and type(name) is str
+        if is_usual and type(pair[0]) is str and type(pair[1]) is str:
+            key = (pair[0], pair[1], number, name)
+            if key in seen:
+                continue
+            seen.add(key)
+        found.append(entry)
+    return found
 
 
 def _entry_group(entry: dict[str, Any]) -> tuple[str | None, str | None]:

@@ -4,8 +4,9 @@ No opcode that looks up, imports or calls anything is ever executed. Two readers
 
 * Undamaged pickles of protocol 2 and later whose every opcode passes a scan of the bytes go to the C unpickler with all
   look-ups closed. Some streams without any look-up still harm it, so the scan also refuses memo indices beyond what
-  the size allows (it allocates up to the index), sizes beyond the end, and tuples of anything but two integers (hashing
-  a deep or doubled tuple as a key overflows the stack or never ends).
+  the size allows (it allocates up to the index), sizes beyond the end, and all tuples but pairs of integers and pairs
+  of texts or references that nothing can refer to (hashing a deep or doubled tuple as a key overflows the stack or
+  never ends).
 * Everything else is walked in Python, about ten times slower, and what was built before damage is kept.
 
 Values can share parts: a list of lists of lists can denote far more than fits in memory. Never walk a value
@@ -121,22 +122,37 @@ def _grammar(memo_high: int) -> re.Pattern[bytes]:
     long = rb"\x8a(?:\x06.{6}|\x07.{7}|\x05.{5}|\x08.{8}|\x09.{8}\x00|\x04.{4}|\x03.{3}|\x02..|\x01.|\x00)"
     integer = rb"(?:K.|M..|J....|" + long + rb")"
     pair = rb"(?:" + frame + integer + frame + rb"\x86)?"  # TUPLE2 of the integer before and this one
-    opcodes = [
-        rb"j....",
-        rb"h.",
+    index = rb".." + _byte_range(0, min(memo_high, 255)) + _byte_range(0, memo_high >> 8)
+    put = rb"(?:" + frame + rb"(?:q.|\x94|r" + index + rb"))?"
+    text = rb"(?:" + _sized(rb"\x8c", b"") + rb"|" + _sized(rb"X", b"\0\0\0") + rb")"
+    # TUPLE2 of the reference or text before and this one. It is not memoised, so no tuple holds it: what a reference
+    # gives is no such tuple.
+    tuple_of_two = frame + rb"\x86(?!" + frame + rb"[q\x94r])"
+    named = rb"(?:" + frame + rb"(?:h.|j....|" + text + put + rb")" + tuple_of_two + rb")?"
+    # Nearly all opcodes are references, most of them keys with short values behind them: runs of these are faster.
+    value = rb"(?:K." + pair + rb"|M.." + pair + rb"|[N\x88\x89]|" + text + put + tuple_of_two + rb")?"
+    references = rb"h.(?:(?:h.)++(?:" + tuple_of_two + rb")?)?" + value
+    # A mark, items and APPENDS or SETITEMS; without items these do nothing, whatever lies below, and would let a tuple
+    # be memoised behind them.
+    mark = rb"\((?!" + frame + rb"[eu])"
+    empty = rb"[\]}]" + put + frame + rb"\(" + frame + rb"[eu]"
+    opcodes = [  # the commonest first
+        references,
+        mark,
+        empty,
+        rb"[\x94ueas\]}N\x88\x89)]",
         rb"K." + pair,
-        long + pair,
-        rb"J...." + pair,
         rb"M.." + pair,
-        rb"[\x94(ueas\]}N\x88\x89)]",
         rb"q.",
-        rb"r.." + _byte_range(0, min(memo_high, 255)) + _byte_range(0, memo_high >> 8),
-        _sized(rb"\x8c", b""),
-        _sized(rb"X", b"\0\0\0"),
+        rb"J...." + pair,
+        long + pair,
+        rb"j...." + named,
+        rb"r" + index,
+        text + put + named,
         rb"\x95...\0{5}",  # a frame; sizes beyond what picklers write would be allocated at once
         rb"G.{8}",
     ]
-    return re.compile(rb"(?:" + rb"|".join(opcodes) + rb"){1,4096}", re.DOTALL)
+    return re.compile(rb"(?:" + rb"|".join(opcodes) + rb"){1,4096}+", re.DOTALL)
 
 
 def _byte_range(low: int, high: int) -> bytes:

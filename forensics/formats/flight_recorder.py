@@ -147,10 +147,7 @@ class _Loader:
         groups, stacks = Groups(self.columns), Stacks()
         groups.read(self.dump.get("pg_config"), self.entries, self.dump.get("pg_status"))
         rows = EntryRows(self.sink, self.columns, stacks)
-        for entry in self.entries:
-            group = groups.of(entry)
-            rows.add(entry, None if group is None else group.id, None if group is None else group.ranks)
-        rows.flush()
+        rows.add(self.entries, groups.of_all(self.entries))
         if groups.by_name:
             self.sink.emit("process_group", groups.table())
         if rows.n_stacks:
@@ -264,7 +261,9 @@ def _is_behind(progress: dict[str, int | None]) -> bool:
 
 def _missing_records(entries: list[dict[str, Any]]) -> list[int]:
     """How many records are missing at each gap between the entries."""
-    numbers = [as_int(entry.get("record_id"), 0) for entry in entries]
+    numbers = [entry.get("record_id") for entry in entries]
+    if set(map(type, numbers)) != {int}:
+        numbers = [as_int(number, 0) for number in numbers]
     pairs = pairwise(numbers)
     return [
         after - before - 1 for before, after in pairs if before is not None and after is not None and after > before + 1
