@@ -169,9 +169,9 @@ def _distinct(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for entry in entries:
         pair, number, name = entry.get("process_group"), entry.get("pg_id"), entry.get("profiling_name")
-        is_usual = type(pair) is tuple and len(pair) == 2 and type(number) is int and type(name) is str
-        if is_usual and type(pair[0]) is str and type(pair[1]) is str:
-            key = (pair[0], pair[1], number, name)
+        words = pair if type(pair) is tuple and len(pair) == 2 else (None, None)
+        if type(words[0]) is type(words[1]) is type(name) is str and type(number) is int:
+            key = (words[0], words[1], number, name)
             if key in seen:
                 continue
             seen.add(key)
