@@ -705,6 +705,75 @@ COMMENT ON COLUMN replay.fits IS 'Whether the failed request would have fitted';
 COMMENT ON COLUMN replay.spare_bytes IS 'Bytes that would have been left';
 COMMENT ON COLUMN replay.deviation_ratio IS 'How far the model was from the recorded segments under the recorded setting';
 
+CREATE TABLE birth (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    graph_id BIGINT NOT NULL,
+    node_id BIGINT NOT NULL,
+    ordinal INTEGER NOT NULL,
+    kind VARCHAR NOT NULL,
+    phase VARCHAR NOT NULL,
+    op_id UBIGINT,
+    autograd_id UBIGINT,
+    module_id UBIGINT,
+    stack_id UBIGINT,
+    tensor_name_id UBIGINT,
+    cause VARCHAR NOT NULL,
+    why VARCHAR NOT NULL,
+    n_nan BIGINT NOT NULL,
+    n_inf BIGINT NOT NULL,
+    dtype VARCHAR,
+    input_absmax DOUBLE,
+    is_harmful BOOLEAN NOT NULL,
+    reaches_loss BOOLEAN NOT NULL,
+    first_parameter_id UBIGINT,
+    n_parameters INTEGER NOT NULL,
+    n_reached INTEGER NOT NULL
+);
+COMMENT ON TABLE birth IS 'Derived: where non-finite values came into recorded steps, first by first';
+COMMENT ON COLUMN birth.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN birth.row IS 'tensor.row of the first non-finite tensor';
+COMMENT ON COLUMN birth.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN birth.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN birth.step IS 'Step that was recorded, as the job counts it; NULL unknown';
+COMMENT ON COLUMN birth.ts_ns IS 'Time of the operator, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN birth.graph_id IS 'node.graph_id';
+COMMENT ON COLUMN birth.node_id IS 'node.node_id of the operator that gave it, or first read it';
+COMMENT ON COLUMN birth.ordinal IS 'Place among the births of this process, from 0: harmful ones first, then by step and order';
+COMMENT ON COLUMN birth.kind IS 'operator (its operands were finite, or masks) | data (came from outside of the recorded operators) | parameter (a parameter was so when the step began)';
+COMMENT ON COLUMN birth.phase IS 'forward | backward | optimizer (between this step''s parameters and the finite gradients before)';
+COMMENT ON COLUMN birth.op_id IS 'string.id of the operator';
+COMMENT ON COLUMN birth.autograd_id IS 'string.id of the autograd node of a backward operator; NULL in the forward';
+COMMENT ON COLUMN birth.module_id IS 'string.id of the module path; NULL unknown';
+COMMENT ON COLUMN birth.stack_id IS 'stack.id of the forward call; of a backward operator, of the forward operator that it belongs to';
+COMMENT ON COLUMN birth.tensor_name_id IS 'string.id of the parameter, of kind parameter';
+COMMENT ON COLUMN birth.cause IS 'Class of the cause: overflow | log-of-zero | zero-over-zero | …, unexplained where the operands tell nothing';
+COMMENT ON COLUMN birth.why IS 'The same as a clause';
+COMMENT ON COLUMN birth.n_nan IS 'NaN elements of what it gave';
+COMMENT ON COLUMN birth.n_inf IS 'Infinite elements of what it gave';
+COMMENT ON COLUMN birth.dtype IS 'Element type of what it gave';
+COMMENT ON COLUMN birth.input_absmax IS 'Largest finite absolute value among its operands; NULL unknown';
+COMMENT ON COLUMN birth.is_harmful IS 'It reached the loss, or the gradient of a parameter';
+COMMENT ON COLUMN birth.reaches_loss IS 'It reached the last operator of the forward';
+COMMENT ON COLUMN birth.first_parameter_id IS 'string.id of the parameter whose gradient it reached first; NULL none, or unknown';
+COMMENT ON COLUMN birth.n_parameters IS 'Number of parameters whose gradients it reached';
+COMMENT ON COLUMN birth.n_reached IS 'Number of operators that gave non-finite values because of it, itself included';
+
+CREATE TABLE spread (
+    artifact_id INTEGER NOT NULL,
+    graph_id BIGINT NOT NULL,
+    birth_node BIGINT NOT NULL,
+    node_id BIGINT NOT NULL,
+    distance INTEGER NOT NULL,
+    is_on_path BOOLEAN NOT NULL
+);
+COMMENT ON TABLE spread IS 'Derived: what each birth reached';
+COMMENT ON COLUMN spread.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN spread.graph_id IS 'node.graph_id';
+COMMENT ON COLUMN spread.birth_node IS 'birth.node_id';
+COMMENT ON COLUMN spread.node_id IS 'node.node_id that has non-finite values because of it';
+COMMENT ON COLUMN spread.distance IS 'Number of operators on the shortest way from the birth';
+COMMENT ON COLUMN spread.is_on_path IS 'Lies on the shortest way to the loss, or to the first parameter where the loss is finite';
+
 CREATE TABLE outcome (
     proc_id INTEGER,
     attempt INTEGER NOT NULL,

@@ -11,6 +11,7 @@ from forensics.models.attempts import split_attempts
 from forensics.models.captures import derive_captures
 from forensics.models.clocks import align_clocks
 from forensics.models.outcome import derive_outcome
+from forensics.models.provenance import derive_births
 from forensics.models.steps import derive_steps
 from forensics.models.testimony import set_quotes_apart
 
@@ -23,4 +24,5 @@ DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     derive_steps,
     derive_outcome,
     derive_captures,
+    derive_births,
 )

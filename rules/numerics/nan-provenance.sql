@@ -2,15 +2,15 @@
 title = "A non-finite value was born"
 severity = "critical"
 proves = """
-The operator named is the first of its step on this rank whose output is not finite although all of its inputs are
-(tensor statistics); or the first backward whose result was NaN (anomaly mode); or the first step at which the loss was
+The operator named is the first of the recorded steps, over all ranks, whose output is not finite although its inputs
+are, or are masks, and what it gave reached the loss or a gradient (tensor statistics); or the first backward whose result was NaN (anomaly mode); or the first step at which the loss was
 not finite (metrics). Which of these, the variant says."""
 cannot_prove = """
 Why the operands were what they were: bad data, a diverging run and a wrong formula give the same first operator."""
-message = "{who}: {op} gave the first non-finite value{at_step}{place}"
+message = "{who}: {what}{at_step}{place}"
 fix = "Look at the operands of {op}: bound them before it (clamp, eps, log_softmax instead of log of softmax, masked rows left out) and check the batch of that step on this rank."
 causes = [{ state = "value-nonfinite", of = "rank" }, { state = "rank-failed", of = "rank" }]
-requires = [{ state = "gradient-invalid", of = "rank" }]
+requires = [{ state = "gradient-invalid", of = "rank" }, { state = "value-nonfinite", of = "rank" }]
 references = ["https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"]
 
 [thresholds.min_nonfinite_steps]
@@ -39,99 +39,114 @@ says = "Metrics name the step and the rank, not the operator. A loss that is ave
 */
 -- variant: tensors
 WITH
+zero AS (
+    -- The process in which it came first; of the others, what they got from it is no birth.
+    SELECT
+        b.*,
+        p.attempt,
+        o.text AS operator,
+        coalesce(g.text, o.text) AS op,
+        m.text AS module,
+        t.text AS tensor_name,
+        f.text AS first_parameter,
+        u.function || ' (' || u.file || ':' || u.line || ')' AS called_in
+    FROM birth AS b
+    LEFT JOIN proc AS p ON p.id = b.proc_id
+    LEFT JOIN string AS o ON o.id = b.op_id
+    LEFT JOIN string AS g ON g.id = b.autograd_id
+    LEFT JOIN string AS m ON m.id = b.module_id
+    LEFT JOIN string AS t ON t.id = b.tensor_name_id
+    LEFT JOIN string AS f ON f.id = b.first_parameter_id
+    LEFT JOIN frame AS k ON k.id = b.stack_id
+    LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
+    WHERE b.is_harmful AND b.cause <> 'from-peer'
+      -- Overflow of a scaled backward from which the run recovers is how a loss scaler finds its scale.
+      AND NOT (
+        b.cause = 'overflow' AND b.phase = 'backward'
+        AND EXISTS (
+            SELECT 1 FROM metric AS s JOIN metric AS l ON l.proc_id = s.proc_id AND l.name = 'grad_norm'
+            WHERE s.proc_id = b.proc_id AND s.name = 'loss_scale' AND l.step > b.step AND isfinite(l.value)
+        )
+      )
+    QUALIFY rank() OVER (PARTITION BY p.attempt ORDER BY b.step, b.kind = 'parameter', b.phase = 'backward') = 1
+        AND row_number() OVER (PARTITION BY b.proc_id ORDER BY b.ordinal) = 1
+),
 reading AS (
     SELECT
-        n.artifact_id,
-        n.proc_id,
-        n.rank,
-        n.step,
-        n.node_id,
-        n.phase,
-        CASE n.phase WHEN 'forward' THEN 0 ELSE 1 END AS pass,
-        o.text AS operator,
-        m.text AS module,
-        min(u.function || ' (' || u.file || ':' || u.line || ')') AS called_in,
-        coalesce(sum(t.n_nan + t.n_inf) FILTER (WHERE t.role = 'output'), 0) AS n_bad_out,
-        coalesce(sum(t.n_nan) FILTER (WHERE t.role = 'output'), 0) AS n_nan_out,
-        coalesce(sum(t.n_nan + t.n_inf) FILTER (WHERE t.role = 'input'), 0) AS n_bad_in,
-        coalesce(sum(t.n_nan) FILTER (WHERE t.role = 'input'), 0) AS n_nan_in,
-        count(*) FILTER (WHERE t.role = 'input') AS n_inputs,
-        max(t.absmax) FILTER (WHERE t.role = 'input') AS input_absmax,
-        min(t.row) FILTER (WHERE t.role = 'output' AND t.n_nan + t.n_inf > 0) AS row,
-        min(t.ts_ns) AS ts_ns
-    FROM node AS n
-    JOIN string AS o ON o.id = n.op_id
-    LEFT JOIN string AS m ON m.id = n.module_id
-    LEFT JOIN frame AS k ON k.id = n.stack_id
-    LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
-    JOIN tensor AS t ON t.artifact_id = n.artifact_id AND t.node_id = n.node_id AND t.step IS NOT DISTINCT FROM n.step
-    WHERE t.role IN ('input', 'output')
-    GROUP BY n.artifact_id, n.proc_id, n.rank, n.step, n.node_id, n.phase, o.text, m.text
-),
--- Steps in which a non-finite value reached something: a NaN appeared, or the last operator's result is not finite.
-harmed_step AS (
-    SELECT
         proc_id,
-        step
-    FROM reading
+        step,
+        bool_and(isfinite(value)) AS is_finite
+    FROM metric
+    WHERE name IN ('loss', 'grad_norm') AND step IS NOT NULL
     GROUP BY proc_id, step
-    HAVING max(n_nan_out) > 0 OR max_by(n_bad_out, (pass, node_id)) > 0
 ),
-birth AS (
-    SELECT r.*
-    FROM reading AS r
-    JOIN harmed_step AS h ON h.proc_id = r.proc_id AND h.step IS NOT DISTINCT FROM r.step
-    WHERE r.n_bad_out > 0
-      AND r.n_inputs > 0
-      AND r.n_nan_in = 0
-      AND (r.n_bad_in = 0 OR r.n_nan_out > 0)
-      -- These write the infinity that they were given, as attention masks do: no birth unless a NaN comes out.
-      AND (r.n_nan_out > 0 OR NOT regexp_matches(r.operator, '(masked_fill|where|fill|full|full_like|new_full|triu|tril|scalar_tensor|copy|to|clone)_?$'))
-    QUALIFY row_number() OVER (PARTITION BY r.proc_id ORDER BY r.step, r.pass, r.node_id, r.row) = 1
-),
-named AS (
+streak AS (
+    -- Steps before the recorded one that were not finite either, without a finite one between.
     SELECT
-        *,
-        -- In the backward the autograd node says more than the operator that computes it.
-        CASE WHEN pass = 1 AND regexp_matches(module, '^\w+Backward\d*$') THEN module ELSE operator END AS op
-    FROM birth
-),
-anomaly_place AS (
-    SELECT
-        e.proc_id,
-        min(u.function || ' (' || u.file || ':' || u.line || ')') AS where_in_code
-    FROM log AS e
-    JOIN frame AS k ON k.id = e.stack_id
-    JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
-    WHERE e.signature = 'anomaly-forward'
-    GROUP BY e.proc_id
+        z.artifact_id,
+        z.row,
+        min(r.step) AS since
+    FROM zero AS z
+    JOIN reading AS r ON r.proc_id = z.proc_id AND r.step <= z.step AND NOT r.is_finite
+    WHERE z.kind = 'operator'
+      AND NOT EXISTS (SELECT 1 FROM reading AS q WHERE q.proc_id = z.proc_id AND q.step BETWEEN r.step AND z.step AND q.is_finite)
+    GROUP BY z.artifact_id, z.row
 )
 SELECT
-    b.artifact_id,
-    b.row,
-    b.proc_id,
-    b.rank,
-    b.step,
-    b.ts_ns,
-    b.op,
-    b.operator,
-    b.module,
-    b.phase,
-    b.n_nan_out,
-    b.n_bad_out - b.n_nan_out AS n_inf_out,
-    b.input_absmax,
-    coalesce(b.called_in, a.where_in_code) AS where_in_code,
-    ' in the ' || b.phase || CASE WHEN b.op <> b.operator OR coalesce(b.module, '') = '' THEN '' ELSE ' of ' || b.module END
-        || coalesce(', called in ' || coalesce(b.called_in, a.where_in_code), '') AS place,
-    b.op AS key,
+    z.artifact_id,
+    z.row,
+    z.proc_id,
+    z.rank,
+    coalesce(s.since, z.step) AS step,
+    z.ts_ns,
+    z.op,
+    z.operator,
+    z.module,
+    z.phase,
+    z.kind,
+    z.cause,
+    z.n_nan AS n_nan_out,
+    z.n_inf AS n_inf_out,
+    z.input_absmax,
+    z.reaches_loss,
+    z.first_parameter,
+    z.n_parameters,
+    z.n_reached,
+    CASE WHEN z.cause = 'parameter' THEN 'indication' WHEN z.kind = 'parameter' THEN 'strong' ELSE 'proof' END AS strength,
+    z.called_in AS where_in_code,
+    CASE
+        WHEN z.cause = 'optimizer-step' THEN 'the optimizer''s step made ' || z.tensor_name || ' non-finite'
+        WHEN z.kind = 'parameter' THEN 'parameter ' || z.tensor_name || ' was not finite when the recorded step began'
+        WHEN z.kind = 'data' THEN 'the input of ' || z.op || ' held the first non-finite value'
+        ELSE z.op || ' gave the first non-finite value'
+    END AS what,
+    CASE WHEN z.kind = 'parameter' THEN '' ELSE ' in the ' || z.phase END
+        || CASE WHEN coalesce(z.module, '') IN ('', z.op) OR z.kind = 'parameter' THEN '' ELSE ' of ' || z.module END
+        || CASE WHEN z.called_in IS NULL OR z.kind = 'parameter' THEN '' ELSE ', called in ' || z.called_in END
+        || ': ' || z.why
+        || CASE WHEN z.reaches_loss AND z.kind <> 'parameter' THEN '; it reached the loss' ELSE '' END
+        || CASE WHEN z.first_parameter IS NULL OR z.kind = 'parameter' THEN ''
+            ELSE '; the first gradient it reached is that of ' || z.first_parameter END
+        || CASE WHEN s.since < z.step THEN '; recorded operator by operator at step ' || z.step ELSE '' END AS place,
+    z.op AS key,
     (
-        SELECT list({'artifact_id': e.artifact_id, 'row': e.row, 'note': 'the error that followed'} ORDER BY e.artifact_id, e.row)
-        FROM log AS e
-        WHERE e.proc_id = b.proc_id AND e.class = 'numerics.nan-backward' AND e.role <> 'noise'
+        SELECT list({'artifact_id': e.artifact_id, 'row': e.row, 'note': e.note} ORDER BY e.place, e.artifact_id, e.row)
+        FROM (
+            SELECT 0 AS place, b.artifact_id, b.row, 'another birth: ' || coalesce(g.text, o.text) || ', ' || b.why AS note
+            FROM birth AS b LEFT JOIN string AS o ON o.id = b.op_id LEFT JOIN string AS g ON g.id = b.autograd_id
+            WHERE b.proc_id IS NOT DISTINCT FROM z.proc_id AND b.ordinal BETWEEN z.ordinal + 1 AND z.ordinal + 3 AND b.is_harmful
+            UNION ALL
+            SELECT 1, b.artifact_id, b.row, 'rank ' || b.rank || ' got it from a peer'
+            FROM birth AS b JOIN proc AS q ON q.id = b.proc_id
+            WHERE q.attempt = z.attempt AND b.cause = 'from-peer' AND b.ordinal = 0
+            UNION ALL
+            SELECT 2, l.artifact_id, l.row, 'the error that followed'
+            FROM log AS l WHERE l.proc_id = z.proc_id AND l.class = 'numerics.nan-backward' AND l.role <> 'noise'
+        ) AS e
     ) AS evidence
-FROM named AS b
-LEFT JOIN anomaly_place AS a ON a.proc_id = b.proc_id
-ORDER BY b.step, b.pass, b.rank, b.artifact_id, b.row;
+FROM zero AS z
+LEFT JOIN streak AS s ON s.artifact_id = z.artifact_id AND s.row = z.row
+ORDER BY z.step, z.rank, z.artifact_id, z.row;
 -- variant: anomaly
 SELECT
     e.artifact_id,
@@ -142,6 +157,7 @@ SELECT
     e.ts_ns,
     e.line,
     coalesce(e.fields ->> 'function', 'a backward operator') AS op,
+    coalesce(e.fields ->> 'function', 'a backward operator') || ' is the first backward that returned NaN' AS what,
     e.fields ->> 'output_index' AS output_index,
     f.where_in_code,
     ' in the backward' || coalesce('; its forward ran in ' || f.where_in_code, '') AS place,
@@ -168,6 +184,7 @@ SELECT
     e.ts_ns,
     e.line,
     coalesce(e.fields ->> 'module', e.fields ->> 'op', 'an operator before this check') AS op,
+    coalesce(e.fields ->> 'module', e.fields ->> 'op', 'an operator before this check') || ' gave a non-finite value' AS what,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
     coalesce(', noticed in ' || u.function || ' (' || u.file || ':' || u.line || ')', '') AS place,
     e.signature AS key
@@ -202,6 +219,16 @@ lasting AS (
     WHERE NOT isfinite(r.value)
       AND (c.last_good_step IS NULL OR r.step IS NULL OR r.step > c.last_good_step)
       AND (r.name = 'loss' OR c.n_bad >= $min_nonfinite_steps)
+      -- Infinite at a loss scale that never moves: that scale is at fault (numerics-scaler-stall), not an operator.
+      AND NOT EXISTS (
+        SELECT 1 FROM metric AS s
+        WHERE s.proc_id IS NOT DISTINCT FROM r.proc_id AND s.name = 'loss_scale' AND r.name = 'grad_norm'
+        HAVING count(*) > 1 AND min(s.value) = max(s.value) AND max(s.value) > 1
+      )
+      AND NOT EXISTS (
+        SELECT 1 FROM birth AS b JOIN proc AS p ON p.id = b.proc_id JOIN proc AS q ON q.attempt = p.attempt
+        WHERE q.id = r.proc_id AND b.is_harmful AND (b.step <= r.step OR b.proc_id = r.proc_id)
+      )
     QUALIFY row_number() OVER (PARTITION BY r.proc_id ORDER BY r.step, CASE r.name WHEN 'loss' THEN 0 ELSE 1 END, r.artifact_id, r.row) = 1
 )
 SELECT
@@ -213,6 +240,7 @@ SELECT
     ts_ns,
     line,
     'an operator that no evidence names' AS op,
+    'an operator that no evidence names gave the first non-finite value' AS what,
     name AS metric,
     value,
     '; ' || name || ' is ' || value || ' from there on' AS place,
