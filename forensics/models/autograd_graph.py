@@ -100,7 +100,8 @@ def graphs_with_nonfinite_values(con: duckdb.DuckDBPyConnection) -> list[Recorde
         """
         SELECT n.artifact_id, n.graph_id, n.proc_id, n.rank, n.step
         FROM node AS n
-        JOIN tensor AS t ON t.artifact_id = n.artifact_id AND t.node_id = n.node_id AND t.step IS NOT DISTINCT FROM n.step
+        JOIN tensor AS t
+            ON t.artifact_id = n.artifact_id AND t.node_id = n.node_id AND t.step IS NOT DISTINCT FROM n.step
         WHERE t.role IN ('input', 'output') AND t.n_nan + t.n_inf > 0
         GROUP BY ALL
         ORDER BY n.artifact_id, n.step, n.graph_id
@@ -127,7 +128,8 @@ def _load(
         FROM tensor AS t
         LEFT JOIN string AS m ON m.id = t.name_id
         LEFT JOIN string AS s ON s.id = t.shape_id
-        WHERE t.artifact_id = ? AND t.step IS NOT DISTINCT FROM ? AND t.role IN ('input', 'output') AND t.node_id IS NOT NULL
+        WHERE t.artifact_id = ? AND t.step IS NOT DISTINCT FROM ? AND t.role IN ('input', 'output')
+          AND t.node_id IS NOT NULL
         ORDER BY t.node_id, t.row
         """,
         [artifact_id, step],
@@ -181,8 +183,11 @@ def _named(row: tuple[Any, ...]) -> list[Any]:
 
 def _sources(con: duckdb.DuckDBPyConnection, artifact_id: int, graph_id: int) -> dict[int, int]:
     rows = con.execute(
-        "SELECT tensor_row, from_node FROM edge"
-        " WHERE artifact_id = ? AND graph_id = ? AND kind = 'data' AND tensor_row IS NOT NULL ORDER BY tensor_row, from_node",
+        """
+        SELECT tensor_row, from_node FROM edge
+        WHERE artifact_id = ? AND graph_id = ? AND kind = 'data' AND tensor_row IS NOT NULL
+        ORDER BY tensor_row, from_node
+        """,
         [artifact_id, graph_id],
     ).fetchall()
     return {row[0]: row[1] for row in rows}

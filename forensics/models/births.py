@@ -99,7 +99,9 @@ def _is_mask(tensor: Operand, node: Operator, masks: set[int]) -> bool:
 
 def _is_late(node: Operator, operators: dict[int, Operator], tensor: Operand) -> bool:
     """Of a backward, or of a recording without data flow: what came before may have made it."""
-    if node.phase == "forward" and any(t.source is not None and not t.inferred for o in operators.values() for t in o.inputs):
+    if node.phase == "forward" and any(
+        t.source is not None and not t.inferred for other in operators.values() for t in other.inputs
+    ):
         return False
     before = [other for other in operators.values() if other.node_id < node.node_id and other.is_bad]
     return bool(before) and tensor.name is None

@@ -64,9 +64,10 @@ _DIVISIONS = {"div", "true_divide", "reciprocal", "rsqrt", "addcdiv"}
 _DOMAIN = {"acos", "asin", "acosh", "atanh", "logit", "erfinv", "digamma", "lgamma", "pow", "fmod", "remainder"}
 _LOSSES = re.compile(r"^(nll_loss(2d|_nd)?(_forward)?|cross_entropy_loss|nll_loss2d_forward)$")
 _COUNTS = {"sum", "count_nonzero", "mean", "numel", "clamp", "clamp_min", "_to_copy"}
-_ROOTS = re.compile(r"^(Sqrt|Rsqrt|LinalgVectorNorm|Norm|Cdist|EuclideanDist|PairwiseDistance|Dist|Std|StdMean|Hypot|Pow)")
-_BOUNDS = re.compile(r"^(Acos|Asin|Atanh|Acosh|Log|Log1P|Logit|Atan2|Xlogy|Erfinv|BinaryCrossEntropy|Reciprocal)\w*Backward")
+_ROOTS = re.compile(r"^(Sqrt|Rsqrt|LinalgVectorNorm|Norm|Cdist|EuclideanDist|PairwiseDistance|Dist|Std|Hypot|Pow)")
+_BOUNDS = re.compile(r"^(Acos|Asin|Atanh|Acosh|Log|Atan2|Xlogy|Erfinv|BinaryCrossEntropy|Reciprocal)\w*Backward")
 _PASSED_ON = {"sqrt", "rsqrt", "clamp", "clamp_min", "_to_copy", "to", "expand", "_unsafe_view", "pow", "abs"}
+_TINY = 1e-30  # divisors that small are zero in practice
 _NEAR = 0.9  # of the largest value: masks are finfo.min or half of it, sums of scores never come there by themselves
 
 
@@ -122,22 +123,23 @@ def _of_logs(operator: Operator, _: Mapping[int, Operator]) -> str | None:
 def _of_divisions(operator: Operator, operators: Mapping[int, Operator]) -> str | None:
     if operator.base not in _DIVISIONS or not operator.inputs:
         return None
-    divisor = operator.inputs[-1]
-    numerator = operator.inputs[0]
-    if operator.base == "div" and len(operator.inputs) == 1 and operator.phase == "forward":
-        return "zero-over-zero" if operator.n_nan else None  # by a number that is no tensor: zero, as x/c overflows not
     if operator.base == "rsqrt" and operator.n_nan:
         return "negative-root"
+    if len(operator.inputs) == 1 and operator.base == "div" and operator.phase == "forward":
+        return "zero-over-zero" if operator.n_nan else None  # the divisor is a number, no tensor
+    divisor = operator.inputs[-1]
     ways = list(_behind(divisor, operators))
     if any(node.base == "add" and len(node.inputs) == 1 and _is_narrow(node) for node in ways):
         return "eps-underflow"
     if divisor.n == 1 and divisor.absmax == 0 and any(node.base in _COUNTS for node in ways[:1]):
         return "zero-count"
-    if operator.n_nan:
-        return "zero-over-zero"
-    # Finite by finite: infinite where the divisor is zero, or so small that the quotient is beyond the type.
-    smallest = (numerator.absmax or 0.0) / _limit(operator)
-    return "division-by-zero" if smallest < 1e-30 or divisor.absmax == 0 else "overflow"
+    return "zero-over-zero" if operator.n_nan else _of_quotients(operator, divisor)
+
+
+def _of_quotients(operator: Operator, divisor: Operand) -> str:
+    """Finite by finite is infinite where the divisor is zero, or so small that the quotient is beyond the type."""
+    smallest = (operator.inputs[0].absmax or 0.0) / _limit(operator)
+    return "division-by-zero" if smallest < _TINY or divisor.absmax == 0 else "overflow"
 
 
 def _of_reductions(operator: Operator, _: Mapping[int, Operator]) -> str | None:

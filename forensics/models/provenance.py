@@ -134,7 +134,9 @@ def _trace_parameters(con: duckdb.DuckDBPyConnection) -> None:
             FROM birth AS b
             LEFT JOIN proc AS p ON p.id = b.proc_id
             LEFT JOIN (
-                SELECT proc_id, step, sum(n_nan + n_inf) AS n_bad FROM tensor WHERE role = 'gradient' GROUP BY proc_id, step
+                SELECT proc_id, step, sum(n_nan + n_inf) AS n_bad FROM tensor
+                WHERE role = 'gradient'
+                GROUP BY proc_id, step
             ) AS g ON g.proc_id = b.proc_id AND g.step = b.step - 1
             LEFT JOIN (
                 SELECT s.proc_id, s.step, count(*) FILTER (WHERE NOT isfinite(s.value)) AS n_bad

@@ -1,0 +1,191 @@
+/*
+title = "Parameters do not change although they have gradients"
+severity = "critical"
+proves = """
+Over several sampled steps the contents of parameters are the same while their gradients are finite and not zero. The
+version counter says whether anything wrote to them: an optimizer that does not hold them never does."""
+cannot_prove = """
+Where the parameters or the rate went missing in the code. Contents are compared by a checksum over a sample of them."""
+message = "{who}: {n_still} of {n_parameters} parameters stay the same{at_step} and in all later samples although they have gradients: {why}"
+fix = "{remedy}"
+causes = [{ state = "weights-unmoved", of = "rank" }]
+requires = [{ state = "weights-unmoved", of = "rank" }]
+
+[thresholds.min_samples]
+value = 3
+unit = "sampled steps in a row, the last one included"
+why = "a scaler skips a step now and then, and a warm-up starts at a rate of zero"
+
+[thresholds.min_share]
+value = 0.05
+unit = "parameters that stay the same / parameters with a gradient"
+why = "single parameters may sit at a bound or a minimum"
+
+[thresholds.min_logged]
+value = 10
+unit = "logged steps with a rate of zero, at the end"
+why = "schedules end at zero, for the last step"
+
+[thresholds.resolution]
+value = 6e-8
+unit = "rate * largest gradient / largest weight"
+why = "half a unit in the last place of float32, relative to the weight"
+
+[variant.tensors]
+needs = ["tensor"]
+strength = "proof"
+
+[variant.metrics]
+needs = ["sample"]
+strength = "indication"
+says = "Only the logged rate is known; that parameters stay the same follows from it unless a group has a rate of its own."
+*/
+-- variant: tensors
+WITH
+reading AS (
+    SELECT
+        *,
+        coalesce(checksum <> lag(checksum) OVER w OR norm <> lag(norm) OVER w, FALSE) AS has_changed,
+        max(step) OVER (PARTITION BY artifact_id, proc_id) AS last_step
+    FROM gradient_reading
+    WHERE checksum IS NOT NULL
+    WINDOW w AS (PARTITION BY artifact_id, proc_id, name ORDER BY step)
+),
+tail AS (
+    -- From its last change on.
+    SELECT r.*
+    FROM reading AS r
+    WHERE NOT EXISTS (
+        SELECT 1 FROM reading AS c
+        WHERE c.artifact_id = r.artifact_id AND c.proc_id IS NOT DISTINCT FROM r.proc_id AND c.name = r.name
+          AND c.has_changed AND c.step > r.step
+    )
+),
+course AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        rank,
+        name,
+        min(row) AS row,
+        min(step) AS step,
+        min(ts_ns) AS ts_ns,
+        max(version) - min(version) AS n_writes,
+        max(dtype) AS dtype,
+        max(gradient_absmax / nullif(absmax, 0)) AS relative_gradient,
+        count(*) >= $min_samples AND max(step) = max(last_step) AND min(gradient_norm) > 0
+            AND bool_and(isfinite(gradient_norm)) AND coalesce(sum(n_nonfinite), 0) = 0 AS is_still
+    FROM tail
+    WHERE gradient_norm IS NOT NULL
+    GROUP BY artifact_id, proc_id, rank, name
+),
+still AS (
+    SELECT
+        c.artifact_id,
+        c.proc_id,
+        c.rank,
+        min(c.row) FILTER (WHERE c.is_still) AS row,
+        max(c.step) FILTER (WHERE c.is_still) AS sampled_from,
+        min(c.ts_ns) FILTER (WHERE c.is_still) AS ts_ns,
+        count(*) FILTER (WHERE c.is_still) AS n_still,
+        count(*) AS n_parameters,
+        coalesce(max(c.n_writes) FILTER (WHERE c.is_still), 0) AS n_writes,
+        bool_and(c.dtype IN ('bfloat16', 'float16')) FILTER (WHERE c.is_still) AS is_half,
+        max(c.relative_gradient) FILTER (WHERE c.is_still) AS relative_gradient,
+        min_by(c.name, c.row) FILTER (WHERE c.is_still) AS first_name
+    FROM course AS c
+    GROUP BY c.artifact_id, c.proc_id, c.rank
+    HAVING count(*) FILTER (WHERE c.is_still) >= greatest(1, $min_share * count(*))
+),
+rate AS (
+    SELECT
+        s.artifact_id,
+        max(r.value) FILTER (WHERE r.step > s.sampled_from) AS rate,
+        min(r.step) FILTER (WHERE r.value = 0 AND r.step >= coalesce(x.last_moving, -1)) AS zero_from
+    FROM still AS s
+    JOIN training_curve AS r ON r.proc_id IS NOT DISTINCT FROM s.proc_id AND r.name = 'learning_rate' AND r.preference = 1
+    LEFT JOIN (
+        SELECT proc_id, max(step) AS last_moving FROM training_curve
+        WHERE name = 'learning_rate' AND preference = 1 AND value <> 0 GROUP BY proc_id
+    ) AS x ON x.proc_id IS NOT DISTINCT FROM s.proc_id
+    GROUP BY s.artifact_id
+),
+judged AS (
+    SELECT
+        s.*,
+        r.zero_from,
+        CASE
+            WHEN r.rate = 0 THEN 'rate-zero'
+            WHEN s.n_writes = 0 THEN 'not-held'
+            WHEN s.is_half OR r.rate * s.relative_gradient < $resolution THEN 'rounded-away'
+            ELSE 'written-back'
+        END AS reason
+    FROM still AS s
+    LEFT JOIN rate AS r ON r.artifact_id = s.artifact_id
+    -- A scaler that skips these steps is told by its own rules.
+    WHERE NOT EXISTS (
+        SELECT 1 FROM training_curve AS k
+        WHERE k.proc_id IS NOT DISTINCT FROM s.proc_id AND k.name = 'optimizer_skipped' AND k.step > s.sampled_from
+        HAVING count(*) > 0 AND min(k.value) = 1
+    )
+)
+SELECT
+    artifact_id,
+    row,
+    proc_id,
+    rank,
+    CASE reason WHEN 'rate-zero' THEN coalesce(zero_from, sampled_from) ELSE sampled_from END AS step,
+    ts_ns,
+    n_still,
+    n_parameters,
+    n_writes,
+    reason,
+    first_name AS module,
+    CASE reason
+        WHEN 'rate-zero' THEN 'the learning rate is 0'
+        WHEN 'not-held' THEN 'nothing ever writes to them, so no optimizer holds them; the first is ' || first_name
+        WHEN 'rounded-away' THEN 'the optimizer writes to them, and the update is less than half a unit in the last place of their type'
+        ELSE 'they are written to and come out the same'
+    END AS why,
+    CASE reason
+        WHEN 'rate-zero' THEN 'Check the number of steps that the schedule was made for, and how often scheduler.step() is called.'
+        WHEN 'not-held' THEN 'Make the optimizer after the model is complete (adapters, tied weights, wrappers), or add_param_group the new parameters.'
+        WHEN 'rounded-away' THEN 'Keep float32 weights and compute in bfloat16 under autocast, or use stochastic rounding or a larger rate.'
+        ELSE 'Look for code that copies weights back after the step (averaging, clamping, a restored state).'
+    END AS remedy,
+    CASE reason WHEN 'rounded-away' THEN 'high' ELSE 'critical' END AS severity,
+    reason AS key
+FROM judged
+QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY n_still DESC, artifact_id) = 1
+ORDER BY ts_ns, artifact_id, row;
+-- variant: metrics
+WITH
+moving AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        max(place) FILTER (WHERE value > 0) AS last_moving
+    FROM training_curve
+    WHERE name = 'learning_rate' AND source = 'metrics'
+    GROUP BY artifact_id, proc_id
+)
+SELECT
+    c.artifact_id,
+    min_by(c.row, c.place) AS row,
+    min_by(c.line, c.place) AS line,
+    c.proc_id,
+    c.rank,
+    min_by(c.step, c.place) AS step,
+    min(c.ts_ns) AS ts_ns,
+    'all' AS n_still,
+    'all' AS n_parameters,
+    'rate-zero' AS reason,
+    'the learning rate is 0 in the last ' || count(*) || ' logged steps' AS why,
+    'Check the number of steps that the schedule was made for, and how often scheduler.step() is called.' AS remedy,
+    'rate-zero' AS key
+FROM training_curve AS c
+JOIN moving AS m ON m.artifact_id = c.artifact_id AND m.proc_id IS NOT DISTINCT FROM c.proc_id
+WHERE c.name = 'learning_rate' AND c.value = 0 AND c.place > coalesce(m.last_moving, 0) AND c.preference = 1
+GROUP BY c.artifact_id, c.proc_id, c.rank, c.n
+HAVING count(*) >= $min_logged AND count(*) >= 0.2 * c.n
+ORDER BY ts_ns, artifact_id, row;

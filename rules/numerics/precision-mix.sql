@@ -1,0 +1,163 @@
+/*
+title = "A value is held in fewer bits than it needs"
+severity = "critical"
+proves = """
+Angles reach sin or cos in a type whose steps are there half a radian or more; or weights in half precision are written to
+and come out the same, since the update is less than half a step of their type; or weights of float16 met a gradient
+scaler; or a model that was trained in bfloat16 runs in float16 and its values are not finite."""
+cannot_prove = """
+In the last case, which value was too large for float16."""
+message = "{who}{at_step}: {what}"
+fix = "{remedy}"
+causes = [{ state = "value-nonfinite", of = "rank" }, { state = "weights-unmoved", of = "rank" }]
+
+[thresholds.min_step]
+value = 0.5
+unit = "radians between neighbouring values"
+why = "positions one apart differ by one radian at the highest frequency of rotary and sinusoidal embeddings"
+
+[thresholds.min_samples]
+value = 3
+unit = "sampled steps in a row without a change"
+why = "as in gradients-update-missing"
+
+[variant.operators]
+needs = ["tensor", "node"]
+strength = "strong"
+
+[variant.weights]
+needs = ["tensor"]
+strength = "strong"
+says = "That updates are rounded away follows from weights in half precision that are written to, with finite gradients, and never change."
+
+[variant.settings]
+needs = ["fact", "sample|log_event"]
+strength = "indication"
+says = "The settings say that weights of bfloat16 range are computed with in float16, and metrics or logs that values are not finite; which value left the range is not on record."
+*/
+-- variant: operators
+WITH
+angle AS (
+    SELECT
+        n.artifact_id,
+        n.proc_id,
+        n.rank,
+        n.step,
+        n.ts_ns,
+        n.node_id,
+        o.text AS op,
+        m.text AS module,
+        t.row,
+        t.dtype,
+        t.absmax,
+        u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
+        -- Distance of neighbouring values at the largest: 8 bits of bfloat16, 11 of float16, the leading one included.
+        pow(2, floor(log2(t.absmax)) - CASE t.dtype WHEN 'bfloat16' THEN 7 ELSE 10 END) AS step_size
+    FROM node AS n
+    JOIN tensor AS t ON t.artifact_id = n.artifact_id AND t.node_id = n.node_id AND t.step IS NOT DISTINCT FROM n.step
+    JOIN string AS o ON o.id = n.op_id
+    LEFT JOIN string AS m ON m.id = n.module_id
+    LEFT JOIN frame AS k ON k.id = n.stack_id
+    LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
+    WHERE o.text IN ('aten::sin', 'aten::cos') AND t.role = 'input' AND t.dtype IN ('bfloat16', 'float16') AND t.absmax > 0
+      AND n.phase = 'forward'
+)
+SELECT
+    *,
+    op || ' reads angles up to ' || absmax || ' in ' || dtype || ', where neighbouring values are ' || step_size || ' apart: positions cannot be told from each other' AS what,
+    'Compute positions and angles in float32: torch.autocast(enabled=False) around them, and cast the result of sin and cos.' AS remedy,
+    'angles' AS key
+FROM angle
+WHERE step_size >= $min_step
+QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY step, node_id, row) = 1
+ORDER BY ts_ns, artifact_id, row;
+-- variant: weights
+WITH
+weight AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        rank,
+        name,
+        max(dtype) AS dtype,
+        min(row) AS row,
+        min(step) AS step,
+        min(ts_ns) AS ts_ns,
+        count(DISTINCT checksum) AS n_contents,
+        max(version) - min(version) AS n_writes,
+        count(*) AS n_samples,
+        min(gradient_norm) AS least,
+        coalesce(sum(n_nonfinite), 0) AS n_nonfinite
+    FROM gradient_reading
+    WHERE checksum IS NOT NULL
+    GROUP BY artifact_id, proc_id, rank, name
+)
+SELECT
+    w.artifact_id,
+    min(w.row) AS row,
+    w.proc_id,
+    w.rank,
+    min(w.step) AS step,
+    min(w.ts_ns) AS ts_ns,
+    min_by(w.name, w.row) AS module,
+    count(*) || ' parameters are held in ' || max(w.dtype) || '; the optimizer writes to them in every step and they stay the same, since updates are less than half a step of that type' AS what,
+    'Keep float32 weights and compute in bfloat16 under autocast, or an optimizer that keeps float32 copies or rounds stochastically.' AS remedy,
+    'rounded-away' AS key
+FROM weight AS w
+WHERE w.dtype IN ('bfloat16', 'float16') AND w.n_contents = 1 AND w.n_writes > 0 AND w.n_samples >= $min_samples
+  AND w.least > 0 AND w.n_nonfinite = 0
+  AND EXISTS (
+    SELECT 1 FROM training_curve AS r
+    WHERE r.proc_id IS NOT DISTINCT FROM w.proc_id AND r.name = 'learning_rate' AND r.value > 0
+  )
+GROUP BY w.artifact_id, w.proc_id, w.rank
+QUALIFY row_number() OVER (PARTITION BY w.proc_id ORDER BY count(*) DESC, w.artifact_id) = 1
+ORDER BY ts_ns, w.artifact_id, row;
+-- variant: settings
+WITH
+setting AS (
+    SELECT
+        max(f.artifact_id) FILTER (WHERE f.is_weights) AS artifact_id,
+        max(f.line) FILTER (WHERE f.is_weights) AS line,
+        bool_or(f.is_weights) AS is_bf16_model,
+        bool_or(f.is_half) AS is_half,
+        bool_or(f.is_brain) AS is_brain
+    FROM (
+        SELECT
+            artifact_id,
+            line,
+            regexp_matches(lower(key), '(^|\.)(torch_)?dtype$') AND contains(lower(value), 'bfloat16') AS is_weights,
+            regexp_matches(lower(key), '(^|\.)fp16(\.enabled)?$|fp16_enabled') AND lower(value) = 'true' AS is_half,
+            regexp_matches(lower(key), '(^|\.)bf16(\.enabled)?$|bfloat16_enabled') AND lower(value) = 'true' AS is_brain
+        FROM fact
+    ) AS f
+),
+trouble AS (
+    SELECT
+        proc_id,
+        min(artifact_id) AS artifact_id,
+        min(step) AS step,
+        min(ts_ns) AS ts_ns
+    FROM (
+        SELECT proc_id, artifact_id, step, ts_ns FROM metric
+        WHERE name IN ('loss', 'grad_norm') AND NOT isfinite(value)
+        UNION ALL
+        SELECT proc_id, artifact_id, step, ts_ns FROM log WHERE signature = 'loss-scale-at-minimum' AND role <> 'noise'
+    )
+    GROUP BY proc_id
+)
+SELECT
+    s.artifact_id,
+    s.line,
+    t.proc_id,
+    p.rank,
+    t.step,
+    t.ts_ns,
+    'the weights are those of a bfloat16 model and are computed with in float16, whose largest value is 65504; values are not finite' AS what,
+    'Train in bfloat16 (bf16=true, fp16=false), or in float32 where the device has no bfloat16.' AS remedy,
+    'bf16-in-fp16' AS key
+FROM setting AS s
+CROSS JOIN trouble AS t
+LEFT JOIN proc AS p ON p.id = t.proc_id
+WHERE s.is_bf16_model AND s.is_half AND NOT coalesce(s.is_brain, FALSE)
+ORDER BY t.ts_ns, s.artifact_id, s.line, t.proc_id;
