@@ -81,7 +81,7 @@ SELECT
 FROM activation AS a
 JOIN blocked AS b ON b.proc_id IS NOT DISTINCT FROM a.proc_id
 WHERE a.written = 0 AND a.read > 0 AND a.n_bad = 0
-GROUP BY ALL
+GROUP BY a.artifact_id, a.row, a.proc_id, a.rank, a.step, a.ts_ns, a.node_id, a.op, a.module, a.read
 QUALIFY row_number() OVER (PARTITION BY a.proc_id ORDER BY a.step, a.node_id, a.artifact_id) = 1
 ORDER BY a.ts_ns, a.artifact_id, a.row;
 -- variant: gradients

@@ -19,6 +19,11 @@ value = 3.0
 unit = "loss / median of the last 20, for a jump that comes back"
 why = "a hard batch can double a loss"
 
+[thresholds.min_far_ratio]
+value = 100.0
+unit = "loss / median of the last 20, for a jump that comes back and is more than a hard batch"
+why = "one example with a wrong label raises the loss of its batch tens of times; a hundred times is another scale of data"
+
 [thresholds.min_lasting_ratio]
 value = 1.15
 unit = "each of the next losses / median of the last 20"
@@ -62,7 +67,8 @@ jump AS (
     SELECT
         *,
         n_next >= $min_lasting AND least_of_next > $min_lasting_ratio * before
-            AND least_of_next > before + 0.5 * $min_deviations * deviation AS is_lasting
+            AND least_of_next > before + 0.5 * $min_deviations * deviation
+            AND least_of_next > before + 0.3 * (value - before) AS is_lasting
     FROM scattered
     WHERE before > 0 AND value > before + $min_deviations * greatest(deviation, 0.001 * before)
       AND value > $min_lasting_ratio * before
@@ -79,7 +85,8 @@ SELECT
     printf('%.4g', j.value) AS loss,
     CASE WHEN j.is_lasting THEN ' and stayed up' ELSE ' and came back' END AS course,
     CASE WHEN r.value > 1.5 * r.before_value THEN '; in the same step the learning rate rose to ' || printf('%.3g', r.value) ELSE '' END AS changed,
-    CASE WHEN j.is_lasting THEN [{'state': 'gradient-invalid', 'of': 'rank'}] ELSE [] END AS causes,
+    CASE WHEN j.is_lasting THEN ['gradient-invalid'] ELSE [] END AS causes,
+    CASE WHEN j.is_lasting OR j.value > $min_far_ratio * j.before THEN 'high' ELSE 'medium' END AS severity,
     'spike' AS key
 FROM jump AS j
 LEFT JOIN (

@@ -18,6 +18,11 @@ value = 3
 unit = "logged steps with a non-finite gradient norm while the loss is finite"
 why = "a loss scaler overflows now and then by design and skips that step; a defect stays"
 
+[thresholds.min_halvings]
+value = 8
+unit = "reductions of the loss scale, without a rise between"
+why = "a healthy float16 run finds its scale within a few, far above one"
+
 [variant.tensors]
 needs = ["tensor", "node"]
 strength = "proof"
@@ -36,6 +41,16 @@ says = "A check in the job or a library found the value; where it was born lies 
 needs = ["sample"]
 strength = "indication"
 says = "Metrics name the step and the rank, not the operator. A loss that is averaged over several steps or filtered may show it later."
+
+[variant.scale]
+needs = ["sample"]
+strength = "indication"
+says = "Gradients overflowed at every loss scale down to less than one, where no finite gradient does: values of the forward or the derivative itself are not finite. Which operator gave them is not on record."
+
+[variant.report]
+needs = ["log_event"]
+strength = "indication"
+says = "The log reports a value that was not finite; whether it came first, and from where, it does not say."
 */
 -- variant: tensors
 WITH
@@ -247,3 +262,46 @@ SELECT
     name AS key
 FROM lasting
 ORDER BY step, artifact_id, row;
+-- variant: scale
+WITH
+change AS (
+    SELECT
+        *,
+        lag(value) OVER (PARTITION BY artifact_id, proc_id ORDER BY place) AS before
+    FROM training_curve
+    WHERE name = 'loss_scale'
+)
+SELECT
+    artifact_id,
+    min_by(row, place) AS row,
+    min_by(line, place) AS line,
+    proc_id,
+    rank,
+    min_by(step, place) AS step,
+    min(ts_ns) AS ts_ns,
+    'an operator that no evidence names' AS op,
+    'an operator that no evidence names gave non-finite values' AS what,
+    '; gradients overflow at every loss scale from ' || max(before) || ' down to ' || min(value) AS place,
+    'scale' AS key
+FROM change
+GROUP BY artifact_id, proc_id, rank
+HAVING count(*) FILTER (WHERE value < before) >= $min_halvings AND min_by(value, -place) < 1 AND bool_and(coalesce(value <= before, TRUE))
+QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY artifact_id) = 1
+ORDER BY ts_ns, artifact_id, row;
+-- variant: report
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    'an operator that no evidence names' AS op,
+    'a value that was not finite is reported' AS what,
+    ': ' || left(e.message, 160) AS place,
+    e.signature AS key
+FROM log AS e
+WHERE e.signature = 'nonfinite-reported' AND e.role = 'evidence' AND coalesce(e.fields ->> 'handled', 'false') <> 'true'
+QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
