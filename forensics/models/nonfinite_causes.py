@@ -168,7 +168,7 @@ def _of_ranges(operator: Operator, _: Mapping[int, Operator]) -> str | None:
     """Overflow, where the operands' ranges allow for it."""
     limit, largest = _limit(operator), _largest_input(operator)
     if operator.base in _GROWING:
-        return "overflow" if largest >= 0.9 * math.log(limit) else None
+        return "overflow" if largest >= 0.999 * math.log(limit) else None
     if operator.base in _CASTS:
         return "overflow" if largest > limit * (1 - 2**-12) else None
     ranges = [tensor.absmax or 0.0 for tensor in operator.inputs]

@@ -1,0 +1,165 @@
+"""Births of non-finite values on jobs that really ran: operator, place, direction, step, rank and class of the cause.
+
+The labels of the fixtures say what was seen in the program; CAUSES says the class that the program's fault belongs to.
+With the recorders' graphs the birth is exact; without them less is claimed, and nothing wrong.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT
+
+from forensics.assembly import assemble_case
+from forensics.case import open_for_rules
+from forensics.citations import Citations
+from forensics.discovery import discover
+from forensics.engine import judge
+from forensics.finding import Finding
+from forensics.ingest import ingest
+from forensics.library import load_rules, load_views
+from forensics.models.autograd_graph import Operand, Operator
+from forensics.models.nonfinite_causes import CAUSES as KNOWN
+from forensics.models.nonfinite_causes import classify
+
+FIXTURES = ROOT / "fixtures"
+# Fixture: class of the cause, direction, and the module in which the operator ran (None: outside of any).
+CAUSES: dict[str, tuple[str, str, str | None]] = {
+    "compile-backend-differs": ("overflow", "forward", None),
+    "distributed-nan-on-one-rank": ("zero-count", "forward", None),
+    "numerics-bad-batch": ("bad-data", "forward", "0"),
+    "numerics-collapsing-scale": ("root-derivative", "backward", None),
+    "numerics-eps-underflow": ("eps-underflow", "forward", None),
+    "numerics-exp-overflow": ("overflow", "forward", None),
+    "numerics-half-overflow": ("overflow", "forward", None),
+    "numerics-log-of-zero": ("log-of-zero", "forward", None),
+    "numerics-masked-row": ("all-masked-softmax", "forward", None),
+    "numerics-no-valid-tokens": ("no-valid-targets", "forward", None),
+    "numerics-sqrt-backward": ("root-derivative", "backward", None),
+    "numerics-zero-over-zero": ("zero-over-zero", "forward", None),
+    "numerics-zero-tokens": ("zero-count", "forward", None),
+    "step-217": ("log-of-zero", "forward", "loss"),
+}
+RECORDED = ("operators.jsonl", "gradients.jsonl", "buckets.jsonl", "tensor_stats*.jsonl", "forward_step*.jsonl")
+
+
+def provenance(artifacts: Path, work: Path) -> list[Finding]:
+    found = discover(artifacts, work / "unpacked")
+    path = work / "case.duckdb"
+    assemble_case(ingest(found, work / "cache"), path)
+    rules = [rule for rule in load_rules() if rule.id == "numerics-nan-provenance"]
+    con = open_for_rules(path)
+    try:
+        judgement = judge(con, rules, load_views(), Citations(con, [item.source for item in found]))
+    finally:
+        con.close()
+    assert [run.reason for run in judgement.runs if run.outcome == "failed"] == []
+    return sorted(judgement.findings, key=lambda finding: (finding.step is None, finding.step))
+
+
+def label(name: str) -> dict[str, Any]:
+    return tomllib.loads((FIXTURES / name / "expected.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_the_birth_of_a_real_job_is_exact(name: str, tmp_path: Path) -> None:
+    cause, phase, module = CAUSES[name]
+    expected = label(name)
+    finding = provenance(FIXTURES / name / "artifacts", tmp_path)[0]
+    facts = finding.facts
+    assert (finding.rank or 0, finding.step) == (expected.get("culprit_rank", 0), expected["culprit_step"])
+    if "culprit_op" in expected:
+        assert expected["culprit_op"].lower().removesuffix("backward0") in str(facts["op"]).lower()
+    assert (facts["cause"], facts["phase"], facts.get("module")) == (cause, phase, module)
+    assert KNOWN[cause] in finding.message
+    assert finding.strength == "proof"
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_without_the_recorders_graphs_no_birth_is_claimed(name: str, tmp_path: Path) -> None:
+    copy = tmp_path / "artifacts"
+    shutil.copytree(FIXTURES / name / "artifacts", copy)
+    for pattern in RECORDED:
+        for path in copy.rglob(pattern):
+            path.unlink()
+    expected = label(name)
+    for finding in provenance(copy, tmp_path):
+        assert finding.strength != "proof"
+        assert "cause" not in finding.facts
+        op = str(finding.facts["op"])
+        # Only anomaly mode names an operator, and that of the backward.
+        assert op.startswith("an operator") or (finding.variant == "anomaly" and "Backward" in op)
+        if finding.variant == "metrics":
+            assert finding.step is None or finding.step >= expected["culprit_step"]
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_healthy_twins_have_no_harmful_birth(name: str, tmp_path: Path) -> None:
+    assert provenance(FIXTURES / f"{name}-healthy" / "artifacts", tmp_path) == []
+
+
+def operand(n_nan: int = 0, n_inf: int = 0, absmax: float | None = 1.0, **known: Any) -> Operand:
+    given = {"row": 0, "name": None, "dtype": "float32", "shape": (4, 4)} | known
+    return Operand(n_nan=n_nan, n_inf=n_inf, absmax=absmax, **given)
+
+
+def operator(
+    op: str, inputs: list[Operand], outputs: list[Operand], *, node_id: int = 9, autograd: str | None = None
+) -> Operator:
+    phase = "backward" if autograd else "forward"
+    return Operator(node_id, phase, op, autograd, None, None, None, None, None, inputs, outputs)
+
+
+nan, inf = operand(n_nan=1), operand(n_inf=1)
+half = {"dtype": "float16"}
+CLASSES: dict[str, Callable[[], Operator]] = {
+    "log-of-zero": lambda: operator("aten::log", [operand()], [inf]),
+    "log-of-negative": lambda: operator("aten::log", [operand()], [nan]),
+    "zero-over-zero": lambda: operator("aten::div", [operand(), operand()], [nan]),
+    "division-by-zero": lambda: operator("aten::div", [operand(), operand(absmax=0.0)], [inf]),
+    "negative-root": lambda: operator("aten::sqrt", [operand()], [nan]),
+    "invalid-domain": lambda: operator("aten::acos", [operand(absmax=1.5)], [nan]),
+    "inf-minus-inf": lambda: operator("aten::sub", [inf, inf], [nan]),
+    "zero-times-inf": lambda: operator("aten::mul", [operand(absmax=0.0), inf], [nan]),
+    "all-masked-softmax": lambda: operator("aten::_softmax", [inf], [nan]),
+    "finfo-mask": lambda: operator(
+        "aten::add", [operand(absmax=3.0), operand(absmax=65504.0)], [operand(0, 1, **half)]
+    ),
+    "overflow": lambda: operator("aten::mm", [operand(absmax=300.0), operand(absmax=300.0)], [operand(0, 1, **half)]),
+    "single-sample": lambda: operator("aten::var", [operand()], [nan]),
+    "empty-reduction": lambda: operator("aten::mean", [operand(absmax=None, shape=(0,))], [nan]),
+    "root-derivative": lambda: operator("aten::div", [operand(), operand()], [inf], autograd="SqrtBackward0"),
+    "bound-derivative": lambda: operator("aten::div", [operand(), operand()], [inf], autograd="AcosBackward0"),
+    "unexplained": lambda: operator("aten::embedding", [operand()], [nan]),
+}
+
+
+@pytest.mark.parametrize("cause", CLASSES)
+def test_a_cause_is_named_by_what_the_operands_prove(cause: str) -> None:
+    assert classify(CLASSES[cause](), {}) == cause
+    assert cause in KNOWN
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        pytest.param(
+            lambda: operator("aten::mm", [operand(), operand()], [operand(0, 1, **half)]), id="small operands"
+        ),
+        pytest.param(lambda: operator("aten::exp", [operand(absmax=80.0)], [inf]), id="exp of 80 in float32"),
+        pytest.param(lambda: operator("aten::mul", [operand(), operand()], [nan]), id="a product of finite numbers"),
+    ],
+)
+def test_what_the_operands_cannot_explain_is_said_so(harmless: Callable[[], Operator]) -> None:
+    assert classify(harmless(), {}) == "unexplained"
+
+
+def test_a_branch_that_where_did_not_take_is_known_by_the_backward_before() -> None:
+    taken = operator("aten::where", [operand()], [operand(absmax=0.0)], node_id=1, autograd="WhereBackward0")
+    divided = operator("aten::div", [operand(source=1), operand()], [nan], node_id=2, autograd="DivBackward0")
+    assert classify(divided, {1: taken, 2: divided}) == "where-backward"
