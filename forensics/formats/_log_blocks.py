@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from forensics.artifact import Frame, is_user_file
 from forensics.formats._log_catalogue import Match, catalogue
@@ -156,6 +157,22 @@ class Block:
         self.decisive = len(self.words) if number > self.first_line else 0
         if message:
             self.append(message[:MESSAGE_CHARACTERS])
+
+
+class Taken(NamedTuple):
+    """A line that was taken for a message: its process, number and marks."""
+
+    proc: int
+    line: int
+    marks: tuple[tuple[str, str], ...]
+
+
+class Before(NamedTuple):
+    """The last exception of a process."""
+
+    line: int
+    exception: str | None
+    context: str | None
 
 
 def exception_line(text: str) -> tuple[str, str] | None:

@@ -188,9 +188,9 @@ def may_be_error(level: str | None, text: str) -> bool:
     return level in _LEVELS or any(word in beginning for word in _ERROR_WORDS)
 
 
-def looks_like_error(line: Line) -> bool:
-    """An error-like line that no entry names."""
-    text = line.text
+def looks_like_error(line: Line, text: str | None = None) -> bool:
+    """An error-like line that no entry names. `text`: of another line with such prefixes."""
+    text = line.text if text is None else text
     beginning = text[:2000]
     if (
         not may_be_error(line.level, text)

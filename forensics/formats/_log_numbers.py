@@ -31,16 +31,33 @@ class Numbers:
         self.steps: dict[int, int] = {}
         self._step_at: dict[int, int] = {}  # the piece that told the step, in this block
 
-    def begin(self, block: Block, scan: Scan, counting: pa.Array) -> None:
-        """Starts with a block. `counting`: its pieces that may be lines of numbers."""
+    def begin(self, block: Block, scan: Scan, counting: pa.Array, taken: list[int]) -> None:
+        """Starts with a block. `counting`: its pieces that may be lines of numbers; `taken`: those that are none."""
         self._block = block
         self._step_at.clear()
         self._columns, left = self._reader.read(block, counting)
+        if self._is_yearless() and self._years_depend_on_order([*left.to_pylist(), *taken]):
+            self._columns, left = [], counting
         self._singles = scan.counting(block, left)
         # Processes are numbered in the order in which the log names them.
         meetings = [(writer.first, writer) for columns in self._columns for writer in columns.writers]
         self._meetings = sorted(meetings, key=lambda meeting: meeting[0])
         self._n_met = 0
+
+    def _is_yearless(self) -> bool:
+        """Whether years follow from the order of lines: of some that are read as columns, or of others."""
+        stamps = [writer.line.stamp for columns in self._columns for writer in columns.writers]
+        known = self._clock.met_yearless
+        return any(stamp is not None and (known or stamp.kind == "yearless") for stamp in stamps)
+
+    def _years_depend_on_order(self, others: list[int]) -> bool:
+        """Whether the block's times without a year lie so far apart that each has the year of those before it.
+
+        `others`: pieces that are not read as columns.
+        """
+        stamps = [writer.line.stamp for columns in self._columns for writer in columns.writers]
+        stamps += [parse(self._block[index].text, self._labels).stamp for index in others]
+        return self._clock.may_change_year(stamp for stamp in stamps if stamp is not None)
 
     def read(self, start: int, end: int) -> None:
         """Reads the lines of numbers from piece `start` to before piece `end`, of which none is notable."""

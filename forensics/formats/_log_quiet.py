@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from forensics.formats import _log_judge as judge
 from forensics.formats._log_blocks import CAUSE, DURING, FRAME, HEADER, bare_exception_line
 from forensics.formats._log_catalogue import MATCHED_CHARACTERS, Catalogue, Signature
+from forensics.formats._log_forms import forms_of, holds_identifier
 from forensics.formats._log_lines import Block, joined
 from forensics.formats._log_marks import Labels, Line
 from forensics.formats._log_metrics import may_count
@@ -29,7 +30,6 @@ from forensics.formats._log_tables import starts_table
 
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _MAX_WORDS = 20_000
-_MANY = 48  # lines of the same words
 _LOOKS = ("(?!", "(?=", "(?<!", "(?<=")
 _PARTS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?<?[!=]|.", re.DOTALL)
 _MANY_SEARCHED = 200
@@ -59,7 +59,7 @@ class Hints(NamedTuple):
     line: Line
     named: bool  # they may name their process
     skippable: bool  # lines that say nothing need not even be counted to their process
-    blind: bool  # what they say does not depend on the values of digits
+    blind: bool  # what they say does not depend on values
     counting: bool  # they may say a step or metrics
 
 
@@ -90,46 +90,66 @@ class Quiet:
         self._events = events
         self._hints: dict[bytes, Hints | None] = {}
         self._said: dict[bytes, int] = {}
+        self._meanings: dict[bytes, tuple[str, ...] | None] = {}
         self.sequences = sequences
 
     def sort(self, block: Block, notable: list[int]) -> Sorted:
         found = Sorted([], set(), {}, self.sequences.find(block, notable))
-        of_words: dict[bytes, list[int]] = {}
-        for index in notable:
-            of_words.setdefault(block.words_of(index), []).append(index)
-        for words, indices in of_words.items():
-            hints = self._hints_of(block, indices[0], words)
-            if hints is None or self._said.get(words) == self._events.n_full:
+        passed = {index for run in found.runs.values() for index in run.pieces}
+        for form, indices in self._alike(block, [index for index in notable if index not in passed]):
+            hints = self._hints_of(block, indices[0], form)
+            if hints is None or self._said.get(form) == self._events.n_full:
                 found.taken.extend(indices)
                 continue
             if not hints.named:
                 self._processes.number(hints.line)
-            known: dict[tuple[int, tuple[str, ...]], Flood] = {}
-            for index, kinds in self._kinds(block, indices, hints):
-                proc = self._proc_of(block, index, hints) if kinds and self._events.n_full else None
-                if kinds is None or (kinds and not self._is_counted_only(block, index, proc, kinds)):
-                    found.taken.append(index)
-                    self._said[words] = self._events.n_full  # most likely the next ones say it, too
-                elif kinds and proc is not None:
-                    calm = not hints.named and not hints.counting
-                    found.flood[index] = known.setdefault((proc, kinds), Flood((proc, kinds), calm))
-                elif not hints.skippable:
-                    found.taken.append(index)
-                    found.quiet.add(index)
+            self._sort_alike(block, found, form, hints, indices)
         of_runs = {index for run in found.runs.values() for index in run.pieces}
         found.quiet.update(of_runs.difference(notable))
         found.taken.extend(of_runs.difference(found.taken))
         found.taken.sort()
         return found
 
-    def _kinds(self, block: Block, indices: list[int], hints: Hints) -> Iterator[tuple[int, tuple[str, ...] | None]]:
+    def _alike(self, block: Block, notable: list[int]) -> Iterator[tuple[bytes, list[int]]]:
+        """Pieces of one form, or of the same words where their values have a say in what they mean."""
+        if not notable:
+            return
+        alike = forms_of(block.pieces.take(pa.array(notable, pa.int32())))
+        of_form: list[list[int]] = [[] for _ in range(len(alike.dictionary))]
+        for index, code in zip(notable, alike.indices.to_pylist(), strict=True):
+            of_form[code].append(index)
+        of_words: dict[bytes, list[int]] = {}
+        for form, indices in zip(alike.dictionary.to_pylist(), of_form, strict=True):
+            hints = self._hints_of(block, indices[0], form)
+            if hints is not None and hints.blind:
+                yield form, indices
+            else:
+                of_words.setdefault(block.words_of(indices[0]), []).extend(indices)
+        yield from of_words.items()
+
+    def _sort_alike(self, block: Block, found: Sorted, form: bytes, hints: Hints, indices: list[int]) -> None:
+        known: dict[tuple[int, tuple[str, ...]], Flood] = {}
+        for index, kinds in self._kinds(block, indices, hints, form):
+            proc = self._proc_of(block, index, hints) if kinds and self._events.n_full else None
+            if kinds is None or (kinds and not self._is_counted_only(block, index, proc, kinds)):
+                found.taken.append(index)
+                self._said[form] = self._events.n_full  # most likely the next ones say it, too
+            elif kinds and proc is not None:
+                calm = not hints.named and not hints.counting
+                found.flood[index] = known.setdefault((proc, kinds), Flood((proc, kinds), calm))
+            elif not hints.skippable:
+                found.taken.append(index)
+                found.quiet.add(index)
+
+    def _kinds(
+        self, block: Block, indices: list[int], hints: Hints, form: bytes
+    ) -> Iterator[tuple[int, tuple[str, ...] | None]]:
         """What the pieces say: kinds of events. None where that is not known."""
-        if hints.blind and len(indices) >= _MANY:
-            texts = block.with_plain_digits(pa.array(indices, pa.int32())).dictionary_encode()
-            if len(texts.dictionary) * 4 < len(indices):
-                meanings = [self._kinds_in(text, hints) for text in texts.dictionary.to_pylist()]
-                yield from zip(indices, map(meanings.__getitem__, texts.indices.to_pylist()), strict=True)
-                return
+        if hints.blind:
+            if form not in self._meanings:
+                self._meanings[form] = self._kinds_in(block.raw(indices[0]), hints)
+            yield from zip(indices, repeat(self._meanings[form]))
+            return
         found = self._search(block, indices, hints) if len(indices) >= _MANY_SEARCHED else None
         if found is not None:
             yield from found
@@ -172,7 +192,7 @@ class Quiet:
         if matches:
             said = judge.said_by(self._catalogue.unrefined([e for e in hints.entries if e.name in matches]))
             return tuple(e.kind(matches[e.name]) for e in said)
-        if judge.may_be_error(hints.line.level, text) and judge.looks_like_error(replace(hints.line, text=text)):
+        if judge.may_be_error(hints.line.level, text) and judge.looks_like_error(hints.line, text):
             return (judge.UNNAMED_ERROR,)
         return ()
 
@@ -186,13 +206,14 @@ class Quiet:
         line = parse(block[index].text, self._labels) if hints.named else hints.line
         return self._processes.find(line)
 
-    def _hints_of(self, block: Block, index: int, words: bytes) -> Hints | None:
-        if words not in self._hints:
+    def _hints_of(self, block: Block, index: int, form: bytes) -> Hints | None:
+        if form not in self._hints:
             if len(self._hints) >= _MAX_WORDS:
                 self._hints.clear()
                 self._said.clear()
-            self._hints[words] = self._look_at(block[index].text)
-        return self._hints[words]
+                self._meanings.clear()
+            self._hints[form] = self._look_at(block[index].text)
+        return self._hints[form]
 
     def _look_at(self, raw: str) -> Hints | None:
         line = parse(raw, self._labels)
@@ -207,7 +228,7 @@ class Quiet:
             return None
         n_words = len(prefix.translate(_NO_DIGITS))
         pattern = re.compile(rf"(?:[0-9]*[^0-9]){{{n_words}}}", re.DOTALL)
-        blind = not judge.may_be_error(line.level, text) and all(entry.is_blind for entry in entries)
+        blind = not holds_identifier(prefix) and all(entry.is_blind for entry in entries)
         named = line.names_a_process or self._labels.by_digits
         counting = may_count(text)
         return Hints(entries, pattern, line, named, not named or counting, blind, counting)

@@ -145,7 +145,7 @@ class Session:
         self._torn.active = bool(writers or block.starts(_TAGS))
         marks = scan().mark(block, self._quiet)
         self._flood = marks.notable.flood
-        self._numbers.begin(block, scan(), marks.counting)
+        self._numbers.begin(block, scan(), marks.counting, marks.notable.taken)
         notable, passed = [*marks.notable.taken, n], bytearray(n)
         at, n_full, rest = 0, self._events.n_full, None
         while index < n:

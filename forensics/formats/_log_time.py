@@ -8,6 +8,7 @@ times lie in the years from UNKNOWN_YEAR on (clock "yearless"), and the case set
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import date
 from functools import lru_cache
 from itertools import pairwise
@@ -80,6 +81,7 @@ class Clock:
     def __init__(self) -> None:
         self.kind = "none"
         self.n_foreign = 0
+        self.met_yearless = False
         self.found_year: int | None = None  # what UNKNOWN_YEAR stands for, once a stamp has told
         self._zone_ns: int | None = None  # wall time less UTC, where the log shows both
         self._latest: Stamp | None = None
@@ -89,6 +91,7 @@ class Clock:
     def survey(self, stamps: list[Stamp], dates: list[tuple[str, str, str]]) -> None:
         """Settles kind, year and zone by the stamps at the log's beginning and dates in its text on the same days."""
         seen = Counter(_family(stamp) for stamp in stamps)
+        self.met_yearless = any(stamp.kind == "yearless" for stamp in stamps)
         if not seen:
             return
         self.kind = max(sorted(seen), key=lambda kind: seen[kind])
@@ -122,6 +125,12 @@ class Clock:
             return True
         return self._zone_ns is not None and self.kind == "epoch" and stamp.kind in _WALL
 
+    def may_change_year(self, stamps: Iterable[Stamp]) -> bool:
+        """Whether some of these stamps and the latest one lie too far apart to be of one year in any order."""
+        dates = [stamp for stamp in (*stamps, self._latest) if stamp is not None and stamp.month]
+        days = [_days(UNKNOWN_YEAR, stamp.month, stamp.day) or 0 for stamp in dates]
+        return bool(days) and max(days) - min(days) > _BACK_DAYS
+
     def ns(self, stamp: Stamp | None) -> int | None:
         if stamp is None:
             return None
@@ -133,7 +142,7 @@ class Clock:
         if stamp.kind == "boot":
             return stamp.ns
         if self.kind == "yearless" or stamp.kind == "yearless":
-            ns = self._with_year(stamp)
+            ns, self.met_yearless = self._with_year(stamp), True
         else:
             ns = stamp.ns
             self._note(stamp, ns)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
-from typing import NamedTuple
 
 from forensics.artifact import Frame
 from forensics.formats._log_blocks import (
@@ -20,7 +18,9 @@ from forensics.formats._log_blocks import (
     HEADER,
     MAX_LINES,
     QUIET_LINES,
+    Before,
     Block,
+    Taken,
     bare_exception_line,
     continues,
     exception_line,
@@ -46,28 +46,20 @@ _IGNORED = re.compile(r"Exception ignored (?:in|on|while)|--- Logging error ---"
 _OWNER = re.compile(r"(?:Exception in thread (?P<thread>[^:]{1,80})|\^?C?Process (?P<process>[\w-]{1,60})):")
 
 
-class _Recent(NamedTuple):
-    """Process, number and marks of a line."""
-
-    proc: int
-    line: int
-    marks: tuple[tuple[str, str], ...]
-
-
 class Tracebacks:
     def __init__(self, finished: Callable[[Block], None]) -> None:
         self._finished = finished
         self._open: dict[int, list[Block]] = {}
-        self._last: dict[int, Block] = {}
+        self._last: dict[int, Before] = {}
         # What the lines before a traceback say of it, and where they stand.
-        self._chain: dict[int, tuple[int, str, Block]] = {}
+        self._chain: dict[int, tuple[int, str, Before]] = {}
         self._ignored: dict[int, int] = {}
         # Processes in the middle of an exception group: its last line, and how many lines outside of it followed.
         self._groups: dict[int, tuple[int, int]] = {}
         self._owner: dict[int, tuple[int, dict[str, str]]] = {}
         self._weaves: dict[int, Weave] = {}
         self._next_check = 0
-        self._recent: _Recent | None = None  # the last line that was taken
+        self._recent: Taken | None = None  # the last line that was taken
         self._adopted: int | None = None
 
     @property
@@ -90,7 +82,7 @@ class Tracebacks:
             self.end(blocks[0])
             blocks = self._open.setdefault(block.proc, [])
         blocks.append(block)
-        self._recent = _Recent(block.proc, block.first_line, block.marks)
+        self._recent = Taken(block.proc, block.first_line, block.marks)
 
     def leaves_alone(self, proc: int, number: int) -> bool:
         """Whether a line that begins nothing is nothing to any open block."""
@@ -110,7 +102,7 @@ class Tracebacks:
         taken = self._feed(proc, line, piece, make)
         if taken:
             marks = self._recent.marks if self._recent and proc != own else line.marks
-            self._recent = _Recent(proc, piece.number, marks)
+            self._recent = Taken(proc, piece.number, marks)
         return taken
 
     def _end_quiet(self, number: int) -> None:
@@ -140,7 +132,7 @@ class Tracebacks:
 
     def note_passed(self, proc: int, message: Block, number: int) -> None:
         """Takes note of an exception like another one that was passed over."""
-        self._last[proc] = replace(message, proc=proc, line=number)
+        self._last[proc] = Before(number, message.exception, message.context)
         for pending in (self._chain, self._ignored, self._owner):
             pending.pop(proc, None)
 
@@ -381,7 +373,8 @@ class Tracebacks:
         stream = block.proc
         block.proc = max(stream, _inside(stream))
         if block.kind == "exception":
-            self._last[stream] = self._last[block.proc] = block
+            before = Before(block.line, block.exception, block.context)
+            self._last[stream] = self._last[block.proc] = before
         weave = self._weaves.get(stream)
         if weave is None or block not in weave:
             self._finished(block)
