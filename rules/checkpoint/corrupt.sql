@@ -16,6 +16,11 @@ references = ["https://docs.pytorch.org/docs/stable/generated/torch.load.html"]
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+
+[variant.reader]
+needs = ["log_event"]
+strength = "indication"
+says = "The reader of torch.load or safetensors gave up with an error of the operating system; a file that was cut gives it, and so may a mount that broke."
 */
 -- variant: log
 WITH
@@ -75,3 +80,31 @@ QUALIFY row_number() OVER (
     PARTITION BY d.proc_id, d.attempt ORDER BY d.ts_ns NULLS LAST, d.artifact_id, d.row, n.line DESC NULLS LAST
 ) = 1
 ORDER BY d.ts_ns, d.artifact_id, d.row;
+-- variant: reader
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    e.said,
+    e.where_in_code,
+    'a stored file' AS file,
+    'read' AS verb,
+    coalesce('; in ' || e.where_in_code, '') AS detail,
+    'Compare size and SHA-256 of the file with its source; go back to the checkpoint before it; save to a temporary name and rename when done.' AS remedy,
+    CASE WHEN e.completed THEN 'medium' END AS severity,
+    e.exception AS key
+FROM reported_failure AS e
+WHERE e.role = 'primary'
+  AND e.exception IN ('OSError', 'EOFError', 'zipfile.BadZipFile', 'BadZipFile', '_pickle.UnpicklingError', 'struct.error')
+  AND e.class IN ('exception.unknown', 'storage.io')
+  AND (
+      (e.fields ->> 'code') LIKE '%PyTorchFileReader(%'
+      OR (e.fields ->> 'code') LIKE '%safe\_open(%' ESCAPE '\'
+      OR (e.fields ->> 'code') LIKE '%pickle\_module.load(%' ESCAPE '\'
+  )
+QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;

@@ -5,7 +5,8 @@ scope = "job"
 proves = """
 When the flight recorders were dumped, the peers had called the collective and not finished it, and this rank either had
 not called it, by its own dump, and waited for nobody, or had called it and not finished it although peers had, which
-they can only with its data: its device or its watchdog had stopped."""
+they can only with its data: its device or its watchdog had stopped. Or the rank had ended well, by its recorder, before
+peers gave up waiting in a collective."""
 cannot_prove = """
 Why the rank stood still: its stack, log and device tell. A dump taken on demand from a job that runs shows calls in
 flight in the same way, for as long as they take."""
@@ -30,6 +31,11 @@ why = "where few dumps were collected, that one is missing says nothing"
 [variant.dump]
 needs = ["collective", "process_group"]
 strength = "strong"
+
+[variant.left]
+needs = ["log_event", "outcome"]
+strength = "strong"
+says = "The rank ended on its own with exit code 0; that its peers waited for it, and not for each other, follows from its being gone."
 
 [variant.no-dump]
 needs = ["collective", "process_group"]
@@ -96,6 +102,10 @@ LEFT JOIN stack AS k ON k.id = w.stack_id
 LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
 ORDER BY f.attempt, f.first_called_ns, f.rank;
 
+-- variant: left
+SELECT *
+FROM waited_for_rank
+ORDER BY ts_ns, rank;
 -- variant: no-dump
 WITH
 world AS (
