@@ -25,6 +25,7 @@ _OFFLINE = {"autoinstall_known_extensions": "false", "autoload_known_extensions"
 
 # Of DuckDB alone, where the user gives none: it takes four fifths of the machine's memory otherwise.
 MEMORY_LIMIT = "1200MB"
+BUILDING_LIMIT = "640MB"  # while tables are filled: pages that were written stay in memory up to it
 PORTION_ROWS = 1_000_000  # loaded into a table at a time, some hundred bytes each while they are sorted
 _PORTION_FILES = 512
 _LEAST_MIB = 32  # DuckDB opens nothing with less
@@ -182,7 +183,7 @@ def joined(batches: Sequence[pa.Table]) -> pa.Table:
 
 def create_case(path: Path) -> duckdb.DuckDBPyConnection:
     """A new, empty case file with the schema, written so that DuckDB 1.5 can open it too."""
-    con = connect(memory_limit=MEMORY_LIMIT, temp_directory=f"{path}.tmp")
+    con = connect(memory_limit=BUILDING_LIMIT, temp_directory=f"{path}.tmp")
     con.execute(f"ATTACH '{_quoted(path)}' AS investigation (STORAGE_VERSION 'v1.5.0')")
     con.execute("USE investigation")
     con.execute(

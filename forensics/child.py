@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +23,7 @@ import pyarrow as pa
 import forensics.formats
 from forensics.artifact import Source
 from forensics.formats import formats
+from forensics.imports import leave_out_pandas
 from forensics.loading import Stopped, load_artifact
 from forensics.memory import bound_growth
 from forensics.parquet_sink import ParquetSink
@@ -43,7 +43,7 @@ def serve(control: int, parent: int, folders: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent decides
     _die_with(parent)
     forensics.formats.__path__[:] = folders
-    sys.meta_path.insert(0, _WithoutPandas())
+    leave_out_pandas()
     formats()
     channel, server = socket.socket(fileno=control), os.getpid()
     while True:
@@ -61,14 +61,6 @@ def serve(control: int, parent: int, folders: Sequence[str]) -> None:
                 _be_worker(descriptors[0], server, asked["memory_bytes"])
             os.close(descriptors[0])
         channel.sendall(b"%d\n" % answer)
-
-
-class _WithoutPandas(MetaPathFinder):
-    """Where pandas is installed, pyarrow imports it when it is given a list: a tenth of a second for nothing."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "pandas":
-            raise ImportError("not needed for loading")
 
 
 def _die_with(parent: int) -> None:

@@ -135,6 +135,16 @@ def test_a_full_disk_ends_the_analysis_with_2_and_leaves_earlier_results_whole(t
     assert not list((out / "cache").glob("loading-*"))
 
 
+def test_the_command_never_loads_pandas_which_takes_as_long_as_a_small_analysis(tmp_path: Path) -> None:
+    code = (
+        "import sys; from forensics.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    print(sorted({'duckdb', 'pandas', 'pyarrow'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, "analyze", str(HEALTHY), "--out", str(tmp_path / "out"), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "['duckdb', 'pyarrow']"
+
+
 def test_rules_and_formats_are_listed_from_their_own_files() -> None:
     listed = forensics("rules", "list").stdout
     assert "memory-fragmentation" in listed and "needs memory_segment, memory_event.oom" in listed

@@ -24,6 +24,10 @@ def main(arguments: list[str] | None = None) -> None:
 
     from forensics import __version__
     from forensics.errors import ForensicsError
+    from forensics.imports import leave_out_pandas
+
+    if arguments is None:  # this process is the command, not a caller's
+        leave_out_pandas()
 
     app: Any = App(
         name="forensics",
