@@ -77,7 +77,9 @@ SELECT
         'Run three warm-up iterations on a side stream, then remove synchronising calls (.item(), .cpu(), print, synchronize) and first-time initialisation from the captured region.'
     ) AS smallest_fix,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
-    coalesce(', surfacing in ' || u.function || ' (' || u.file || ':' || u.line || ')', '') AS place,
+    CASE WHEN (e.fields ->> 'code') NOT LIKE 'raise %' THEN ', at "' || (e.fields ->> 'code') || '"' ELSE '' END
+    || coalesce(' in ' || k.function || ' (' || k.file || ':' || k.line || ')', '')
+    || CASE WHEN u.id <> k.id THEN ', called from ' || u.function || ' (' || u.file || ':' || u.line || ')' ELSE '' END AS place,
     coalesce(o.mechanism, e.class) AS key,
     CASE WHEN o.tells IS NOT NULL THEN [{'artifact_id': e.artifact_id, 'row': e.row, 'note': o.tells}] END AS evidence
 FROM capture_offence AS o
