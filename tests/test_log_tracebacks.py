@@ -398,3 +398,30 @@ def test_interleaved_ranks_lose_no_traceback(tmp_path_factory: pytest.TempPathFa
 @given(st.integers(0, len(TORCHRUN)), st.integers(0, 60))
 def test_a_cut_or_spliced_table_is_read(tmp_path_factory: pytest.TempPathFactory, cut: int, skip: int) -> None:
     read(tmp_path_factory.mktemp("t"), TORCHRUN[:cut] + TORCHRUN[cut + skip :])
+
+
+RAY = """\
+Traceback (most recent call last):
+  File "driver.py", line 30, in <module>
+    ray.get(trainer.fit.remote())
+  File "/opt/venv/lib/python3.11/site-packages/ray/_private/worker.py", line 2667, in get
+    raise value.as_instanceof_cause()
+ray.exceptions.RayTaskError(RuntimeError): ray::Trainer.fit() (pid=4242, ip=10.0.0.5, actor_id=ab12, repr=<Trainer>)
+  File "trainer.py", line 88, in fit
+    results = ray.get([w.step.remote() for w in self.workers])
+ray.exceptions.RayTaskError(ValueError): ray::Worker.step() (pid=5151, ip=10.0.0.6, actor_id=cd34, repr=<Worker>)
+  File "worker.py", line 41, in step
+    loss = self.model(batch)
+ValueError: no such shard
+"""
+
+
+def test_the_innermost_error_of_nested_ray_tasks_is_the_primary_one(tmp_path: Path) -> None:
+    path = tmp_path / "driver.log"
+    path.write_text(RAY)
+    rows = load(log, path).rows("log_event")
+    assert [(row["line"], row["role"], row["exception"]) for row in rows] == [
+        (6, "secondary", "ray.exceptions.RayTaskError(RuntimeError)"),
+        (9, "secondary", "ray.exceptions.RayTaskError(ValueError)"),
+        (12, "primary", "ValueError"),
+    ]
