@@ -116,7 +116,8 @@ def test_what_carried_a_log_changes_no_row(name: str, tmp_path: Path) -> None:
                 assert {k: v for k, v in row.items() if k not in added} == {
                     k: v for k, v in expected.items() if k not in added
                 }, path
-        assert carried.facts == plain.facts, path
+        # That nothing tells whose file it is no longer holds behind a prefix that does.
+        assert carried.facts == [f for f in plain.facts if f["key"] != "standing" or f in carried.facts], path
     assert n > 60
 
 
