@@ -87,6 +87,7 @@ class Recorder:
         self._watch: Any = None
         self._memory: Any = None
         self._buckets: Any = None
+        self._graphs: Any = None
         self._closed = False
         self._guard("endings", self._endings.watch)
         self._guard("environment", lambda: self._write_environment(declared_devices))
@@ -109,6 +110,8 @@ class Recorder:
         self._steps.begin(number)
         if self._buckets is not None:
             self._buckets.step = number
+        if self._graphs is not None:
+            self._graphs.step = number
         if self._watch is not None:
             self._guard("watch", lambda: self._watch.begin_step(number))
 
@@ -122,6 +125,8 @@ class Recorder:
             self._guard("watch", self._watch.end_step)
         if self._memory is not None:
             self._guard("memory", lambda: self._steps.add(self._memory.counters()))
+        if self._graphs is not None:
+            self._steps.add(self._graphs.counters())
         self._guard("steps", self._steps.finish)
         self._halt_if_asked()
 
@@ -174,7 +179,7 @@ class Recorder:
             self._stall.stop()
         if error is not None and "OutOfMemory" in type(error).__name__ and self._memory is not None:
             self._guard("references", lambda: self._memory.references("oom"))
-        for part in (self._watch, self._memory):
+        for part in (self._watch, self._memory, self._graphs):
             if part is not None:
                 self._guard("close", getattr(part, "remove", None) or part.close)
         for handle in self._handles:
@@ -204,6 +209,7 @@ class Recorder:
             journal = self._journal("gradients", FORMAT)
             share, every = chosen.gradients_budget, chosen.gradients_every
             self._gradients = Gradients(model, journal, every=every, budget=share, parameters=chosen.parameters)
+            self._guard("graphs", lambda: self._watch_graphs(model, journal))
         if chosen.watch_nonfinite:
             rows = self._journal("operators", FORMAT)
             self._watch = NanWatch(model, rows, self._on_watch, record_steps=chosen.record_steps)
@@ -211,6 +217,14 @@ class Recorder:
             self._memory = Memory(self.folder, self.identity.header("memory"))
         if optimizer is not None:
             self._handles.append(optimizer.register_step_pre_hook(lambda *_: self._before_optimizer()))
+
+    def _watch_graphs(self, model: Any, journal: Journal) -> None:
+        import torch
+
+        if torch.cuda.is_available():
+            from forensics_recorder.graphs import Graphs
+
+            self._graphs = Graphs(model, journal, torch.cuda.CUDAGraph, self._guard)
 
     def _before_optimizer(self) -> None:
         self._look(False)

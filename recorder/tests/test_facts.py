@@ -70,3 +70,31 @@ def test_files_stay_within_their_bound(run: Run) -> None:
     assert len(sizes) == 2
     assert sum(sizes) < 9000
     assert left.lines("steps")[-1]["step"] == 499
+
+
+def test_graphs_are_counted_and_captured_gradients_keep_their_addresses(run: Run) -> None:
+    script = """
+from forensics_recorder.graphs import Graphs
+from forensics_recorder.journal import Journal
+from pathlib import Path
+class Graph:
+    def replay(self): return "replayed"
+    def capture_end(self): net.weight.grad = torch.ones(1, 2)
+net = nn.Linear(2, 1)
+own = Graph.replay
+graphs = Graphs(net, Journal(Path(OUT), "gradients", {}), Graph, lambda _where, work: work())
+graphs.step = 4
+Graph().capture_end()
+print(Graph().replay(), Graph().replay(), graphs.counters(), graphs.counters())
+print(net.weight.grad.data_ptr())
+graphs.close()
+print(Graph.replay is own)
+"""
+    left = run(TORCH + script)
+    said, address, restored = left.stdout.splitlines()
+    assert said == "replayed replayed {'graph_captures': 1, 'graph_replays': 2} {}"
+    assert restored == "True"
+    (row,) = [json.loads(line) for line in (left.out / "gradients.jsonl").read_text().splitlines()[1:]]
+    assert row | {"ts_ns": 0} == {
+        "step": 4, "phase": "gradient", "role": "captured-gradient", "ts_ns": 0, "name": "weight", "addr": int(address)
+    }  # fmt: skip
