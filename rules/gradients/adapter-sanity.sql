@@ -1,0 +1,49 @@
+/*
+title = "An adapter's weights leave their range"
+severity = "medium"
+proves = """
+A recorded matrix of an adapter holds values that are not finite, or its Frobenius norm lies outside of the range in which
+adapters work, after the optimizer has stepped."""
+cannot_prove = """
+What drove it there."""
+message = "{who}: adapter matrix {name} {what}{at_step}"
+fix = "Halt and look at rate, alpha / r and the dtype of the adapter: keep adapter weights in float32."
+causes = []
+
+[thresholds.max_norm]
+value = 100.0
+unit = "Frobenius norm of one adapter matrix"
+why = "beyond it the adapter outweighs the layer that it adapts"
+
+[thresholds.min_norm]
+value = 1e-6
+unit = "Frobenius norm of one adapter matrix"
+why = "below it the adapter does nothing; lora_B starts at zero, so only after the first sampled steps"
+
+[variant.tensors]
+needs = ["tensor"]
+strength = "strong"
+*/
+-- variant: tensors
+SELECT
+    g.artifact_id,
+    g.row,
+    g.proc_id,
+    g.rank,
+    g.step,
+    g.ts_ns,
+    g.name,
+    g.name AS module,
+    g.norm,
+    CASE
+        WHEN NOT isfinite(g.norm) THEN 'is not finite'
+        WHEN g.norm > $max_norm THEN 'has the norm ' || printf('%.3g', g.norm)
+        ELSE 'still has the norm ' || printf('%.2g', g.norm) || ' although it has a gradient'
+    END AS what,
+    'adapter' AS key
+FROM gradient_reading AS g
+WHERE (contains(lower(g.name), 'lora_') OR contains(lower(g.name), 'adapter'))
+  AND g.norm IS NOT NULL AND g.sample >= 3
+  AND (NOT isfinite(g.norm) OR g.norm > $max_norm OR (g.norm < $min_norm AND g.gradient_norm > 0))
+QUALIFY row_number() OVER (PARTITION BY g.proc_id ORDER BY g.step, g.row, g.artifact_id) = 1
+ORDER BY g.ts_ns, g.artifact_id, g.row;
