@@ -774,6 +774,32 @@ COMMENT ON COLUMN spread.node_id IS 'node.node_id that has non-finite values bec
 COMMENT ON COLUMN spread.distance IS 'Number of operators on the shortest way from the birth';
 COMMENT ON COLUMN spread.is_on_path IS 'Lies on the shortest way to the loss, or to the first parameter where the loss is finite';
 
+CREATE TABLE suspect (
+    proc_id INTEGER,
+    function_id UBIGINT NOT NULL,
+    source VARCHAR NOT NULL,
+    artifact_id INTEGER NOT NULL,
+    row BIGINT NOT NULL,
+    step BIGINT,
+    n_candidates INTEGER NOT NULL,
+    forward_op_id UBIGINT,
+    stack_id UBIGINT,
+    n_parameters INTEGER,
+    first_parameter_id UBIGINT
+);
+COMMENT ON TABLE suspect IS 'Derived: where the backward function that anomaly mode named stands in a graph without values. One candidate is that function; of several, any';
+COMMENT ON COLUMN suspect.proc_id IS 'proc.id of the process whose log names it';
+COMMENT ON COLUMN suspect.function_id IS 'string.id of the backward function, as LogBackward0';
+COMMENT ON COLUMN suspect.source IS 'trace (a profiler''s) | execution (an execution trace) | graph (DOT, without an order of execution)';
+COMMENT ON COLUMN suspect.artifact_id IS 'artifact.id of the trace or graph';
+COMMENT ON COLUMN suspect.row IS 'slice.row of the backward slice, or node.row of the box, that runs first';
+COMMENT ON COLUMN suspect.step IS 'Step of the trace, the last that has it; NULL unknown';
+COMMENT ON COLUMN suspect.n_candidates IS 'How often that function stands in that step or graph';
+COMMENT ON COLUMN suspect.forward_op_id IS 'string.id of its forward operator, by the sequence number; NULL unknown';
+COMMENT ON COLUMN suspect.stack_id IS 'stack.id of that forward operator; NULL when no stack was recorded';
+COMMENT ON COLUMN suspect.n_parameters IS 'Number of parameters whose gradients come through it; NULL unknown';
+COMMENT ON COLUMN suspect.first_parameter_id IS 'string.id of the nearest of them; NULL unknown';
+
 CREATE TABLE outcome (
     proc_id INTEGER,
     attempt INTEGER NOT NULL,

@@ -163,3 +163,15 @@ def test_a_branch_that_where_did_not_take_is_known_by_the_backward_before() -> N
     taken = operator("aten::where", [operand()], [operand(absmax=0.0)], node_id=1, autograd="WhereBackward0")
     divided = operator("aten::div", [operand(source=1), operand()], [nan], node_id=2, autograd="DivBackward0")
     assert classify(divided, {1: taken, 2: divided}) == "where-backward"
+
+
+def test_a_trace_without_values_names_the_forward_of_the_function_that_anomaly_mode_found(tmp_path: Path) -> None:
+    copy = tmp_path / "artifacts"
+    shutil.copytree(FIXTURES / "step-217" / "artifacts", copy)
+    for pattern in RECORDED:
+        for path in copy.rglob(pattern):
+            path.unlink()
+    finding = next(f for f in provenance(copy, tmp_path) if f.variant == "anomaly")
+    assert (finding.rank, finding.facts["op"], finding.facts["forward_op"]) == (1, "LogBackward0", "aten::log")
+    assert "by the trace it belongs to aten::log, the only one of a step" in finding.message
+    assert any("trace_rank1" in evidence.artifact for evidence in finding.evidence)

@@ -13,6 +13,7 @@ from forensics.models.clocks import align_clocks
 from forensics.models.outcome import derive_outcome
 from forensics.models.provenance import derive_births
 from forensics.models.steps import derive_steps
+from forensics.models.suspects import derive_suspects
 from forensics.models.testimony import set_quotes_apart
 
 # In order: later models may read what earlier ones wrote.
@@ -25,4 +26,5 @@ DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     derive_outcome,
     derive_captures,
     derive_births,
+    derive_suspects,
 )

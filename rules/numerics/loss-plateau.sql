@@ -1,6 +1,6 @@
 /*
 title = "The loss stands still"
-severity = "medium"
+severity = "info"
 role = "symptom"
 proves = """
 The loss of the last quarter is that of the first within two percent, the gradient norm moved by less than five percent,

@@ -86,7 +86,7 @@ SELECT
     CASE WHEN j.is_lasting THEN ' and stayed up' ELSE ' and came back' END AS course,
     CASE WHEN r.value > 1.5 * r.before_value THEN '; in the same step the learning rate rose to ' || printf('%.3g', r.value) ELSE '' END AS changed,
     CASE WHEN j.is_lasting THEN ['gradient-invalid'] ELSE [] END AS causes,
-    CASE WHEN j.is_lasting OR j.value > $min_far_ratio * j.before THEN 'high' ELSE 'medium' END AS severity,
+    CASE WHEN j.is_lasting OR j.value > $min_far_ratio * j.before THEN 'high' ELSE 'info' END AS severity,
     'spike' AS key
 FROM jump AS j
 LEFT JOIN (

@@ -163,6 +163,30 @@ FROM zero AS z
 LEFT JOIN streak AS s ON s.artifact_id = z.artifact_id AND s.row = z.row
 ORDER BY z.step, z.rank, z.artifact_id, z.row;
 -- variant: anomaly
+WITH
+place AS (
+    SELECT
+        s.proc_id,
+        s.function_id,
+        min_by(
+            CASE
+                WHEN s.source = 'graph' AND s.first_parameter_id IS NOT NULL
+                    THEN '; through it come the gradients of ' || s.n_parameters || ' parameters, the nearest ' || p.text
+                WHEN s.forward_op_id IS NOT NULL
+                    THEN '; by the trace it belongs to ' || f.text
+                        || CASE WHEN s.n_candidates = 1 THEN ', the only one of a step' ELSE ', one of ' || s.n_candidates || ' in a step' END
+                ELSE '; it runs ' || s.n_candidates || ' times in the recorded step'
+            END,
+            CASE s.source WHEN 'trace' THEN 0 WHEN 'graph' THEN 1 ELSE 2 END
+        ) AS text,
+        min(f.text) AS forward_op,
+        list({'artifact_id': s.artifact_id, 'row': s.row, 'table': CASE s.source WHEN 'trace' THEN 'slice' ELSE 'node' END,
+            'note': 'the function in a ' || s.source} ORDER BY s.artifact_id, s.row) AS evidence
+    FROM suspect AS s
+    LEFT JOIN string AS f ON f.id = s.forward_op_id
+    LEFT JOIN string AS p ON p.id = s.first_parameter_id
+    GROUP BY s.proc_id, s.function_id
+)
 SELECT
     e.artifact_id,
     e.row,
@@ -174,8 +198,10 @@ SELECT
     coalesce(e.fields ->> 'function', 'a backward operator') AS op,
     coalesce(e.fields ->> 'function', 'a backward operator') || ' is the first backward that returned NaN' AS what,
     e.fields ->> 'output_index' AS output_index,
+    s.forward_op,
     f.where_in_code,
-    ' in the backward' || coalesce('; its forward ran in ' || f.where_in_code, '') AS place,
+    coalesce('; its forward ran in ' || f.where_in_code, '') || coalesce(s.text, '') AS place,
+    s.evidence,
     e.fields ->> 'function' AS key
 FROM log AS e
 LEFT JOIN (
@@ -184,6 +210,8 @@ LEFT JOIN (
     WHERE a.signature = 'anomaly-forward'
     GROUP BY a.proc_id
 ) AS f ON f.proc_id = e.proc_id
+LEFT JOIN string AS n ON n.text = e.fields ->> 'function'
+LEFT JOIN place AS s ON s.proc_id IS NOT DISTINCT FROM e.proc_id AND s.function_id = n.id
 WHERE e.class = 'numerics.nan-backward'
   AND e.signature <> 'anomaly-forward'
   AND e.role <> 'noise'

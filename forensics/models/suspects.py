@@ -1,0 +1,99 @@
+"""Where the backward function that anomaly mode named stands in traces and graphs that hold no values.
+
+Reads log_event, slice, node, edge and tensor; writes suspect. A profiler's trace joins a backward function to its
+forward operator by autograd's sequence number; an execution trace tells how often it ran; a DOT graph, which parameters
+get their gradients through it. None of them tells whether what the function read was finite: no birth follows from it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+
+from forensics.case import text_id
+
+_ENGINE = "autograd::engine::evaluate_function: "
+
+
+def derive_suspects(con: duckdb.DuckDBPyConnection) -> None:
+    named = con.execute(
+        """
+        SELECT DISTINCT proc_id, fields ->> 'function' AS function
+        FROM log_event
+        WHERE class = 'numerics.nan-backward' AND role <> 'noise' AND fields ->> 'function' IS NOT NULL
+        ORDER BY proc_id, function
+        """
+    ).fetchall()
+    for proc_id, function in named:
+        found = [*_in_traces(con, proc_id, function), *_in_nodes(con, proc_id, function)]
+        for row in found:
+            values = (proc_id, text_id(function), *row)
+            con.execute(f"INSERT INTO suspect VALUES ({', '.join('?' * len(values))})", values)
+
+
+def _in_traces(con: duckdb.DuckDBPyConnection, proc_id: int | None, function: str) -> list[tuple[Any, ...]]:
+    """The function in the last step of a profiler's trace that has it; of traces of this process, or of none known."""
+    return con.execute(
+        """
+        WITH called AS (
+            SELECT s.artifact_id, s.row, s.step, s.ts_ns, f.name_id AS forward_op_id, f.stack_id
+            FROM slice AS s
+            JOIN string AS n ON n.id = s.name_id
+            LEFT JOIN slice AS f ON f.artifact_id = s.artifact_id AND f.row = s.forward_row
+            WHERE n.text = ? AND (s.proc_id IS NOT DISTINCT FROM ? OR s.proc_id IS NULL)
+        )
+        SELECT 'trace', artifact_id, min_by(row, (ts_ns, row)), step, count(*),
+            CASE WHEN count(DISTINCT forward_op_id) = 1 THEN max(forward_op_id) END,
+            CASE WHEN count(*) = 1 THEN max(stack_id) END, NULL, NULL
+        FROM called
+        GROUP BY artifact_id, step
+        QUALIFY row_number() OVER (PARTITION BY artifact_id ORDER BY step DESC NULLS LAST) = 1
+        ORDER BY artifact_id
+        """,
+        [_ENGINE + function, proc_id],
+    ).fetchall()
+
+
+def _in_nodes(con: duckdb.DuckDBPyConnection, proc_id: int | None, function: str) -> list[tuple[Any, ...]]:
+    """The function in execution traces and DOT graphs, which know no values; recordings with values give births."""
+    graphs = con.execute(
+        """
+        SELECT n.artifact_id, n.graph_id, max(n.step), min(n.row), count(*), list(n.node_id ORDER BY n.row),
+            max(a.format) = 'autograd_dot'
+        FROM node AS n
+        JOIN string AS o ON o.id = n.op_id
+        JOIN artifact AS a ON a.id = n.artifact_id
+        WHERE o.text IN (?, ?) AND (n.proc_id IS NOT DISTINCT FROM ? OR n.proc_id IS NULL)
+          AND NOT EXISTS (SELECT 1 FROM tensor AS t WHERE t.artifact_id = n.artifact_id AND t.n_nan IS NOT NULL)
+        GROUP BY n.artifact_id, n.graph_id
+        ORDER BY n.artifact_id, n.graph_id
+        """,
+        [function, _ENGINE + function, proc_id],
+    ).fetchall()
+    found = []
+    for artifact_id, graph_id, step, row, count, nodes, is_dot in graphs:
+        behind = _parameters_behind(con, artifact_id, graph_id, nodes) if is_dot else []
+        known = (len(behind), text_id(behind[0]) if behind else None) if is_dot else (None, None)
+        source = "graph" if is_dot else "execution"
+        found.append((source, artifact_id, row, step, count, None, None, *known))
+    return found
+
+
+def _parameters_behind(con: duckdb.DuckDBPyConnection, artifact_id: int, graph_id: int, nodes: list[int]) -> list[str]:
+    """Names of the parameters whose gradients come through one of `nodes`, the nearest first."""
+    import networkx as nx
+
+    edges = con.execute(
+        "SELECT to_node, from_node FROM edge WHERE artifact_id = ? AND graph_id = ? AND kind = 'data'",
+        [artifact_id, graph_id],
+    ).fetchall()
+    backward = nx.DiGraph(edges)
+    starts = [node for node in nodes if node in backward]
+    distance = nx.multi_source_dijkstra_path_length(backward, starts) if starts else {}
+    rows = con.execute(
+        "SELECT t.node_id, n.text FROM tensor AS t JOIN string AS n ON n.id = t.name_id"
+        " WHERE t.artifact_id = ? AND t.role = 'parameter' AND t.node_id IS NOT NULL",
+        [artifact_id],
+    ).fetchall()
+    return [name for node, name in sorted(rows, key=lambda r: (distance.get(r[0], 0), r[1])) if node in distance]
