@@ -282,11 +282,11 @@ SELECT
     step,
     ts_ns,
     line,
-    'an operator that no evidence names' AS op,
-    'an operator that no evidence names gave the first non-finite value' AS what,
+    'Record the operators of the steps up to this one (forensics_recorder) or run them under torch.autograd.set_detect_anomaly(True): that names the operator. Then bound its operands, and check the batch of that step on this rank.' AS fix,
+    'the first value that is not finite is its ' || name AS what,
     name AS metric,
     value,
-    '; ' || name || ' is ' || value || ' from there on' AS place,
+    '; it is ' || value || ' from there on, and no record tells which operator gave it' AS place,
     name AS key
 FROM lasting
 ORDER BY step, artifact_id, row;
@@ -307,8 +307,8 @@ SELECT
     rank,
     min_by(step, place) AS step,
     min(ts_ns) AS ts_ns,
-    'an operator that no evidence names' AS op,
-    'an operator that no evidence names gave non-finite values' AS what,
+    'Record the operators of the steps up to this one (forensics_recorder) or run them under torch.autograd.set_detect_anomaly(True): that names the operator. Then bound its operands, and check the batch of that step on this rank.' AS fix,
+    'some operator gives values that are not finite' AS what,
     '; gradients overflow at every loss scale from ' || max(before) || ' down to ' || min(value) AS place,
     'scale' AS key
 FROM change
@@ -325,7 +325,7 @@ SELECT
     e.step,
     e.ts_ns,
     e.line,
-    'an operator that no evidence names' AS op,
+    'Record the operators of the steps up to this one (forensics_recorder) or run them under torch.autograd.set_detect_anomaly(True): that names the operator. Then bound its operands, and check the batch of that step on this rank.' AS fix,
     'a value that was not finite is reported' AS what,
     ': ' || left(e.message, 160) AS place,
     e.signature AS key
