@@ -635,6 +635,7 @@ COMMENT ON COLUMN interval.detail IS 'What it is, in words';
 COMMENT ON COLUMN interval.kind IS 'capture | wait | gap';
 COMMENT ON COLUMN interval.cause_row IS 'slice.row that opened or broke it';
 
+<<<<<<< HEAD
 CREATE TABLE capture_window (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
     thread BIGINT,
@@ -686,24 +687,92 @@ COMMENT ON COLUMN capture_offence.return_code IS 'CUDA result of the call; NULL 
 COMMENT ON COLUMN capture_offence.window_row IS 'capture_window.row of the capture that it broke; NULL when that was not recorded';
 COMMENT ON COLUMN capture_offence.other_thread IS 'Whether the call came from another thread than the one that captures';
 COMMENT ON COLUMN capture_offence.place IS 'Operators and ranges around the call, outermost first';
+=======
+CREATE TABLE allocator_replay (
+    artifact_id INTEGER NOT NULL, proc_id INTEGER, rank INTEGER,
+    device INTEGER NOT NULL,
+    accepted BOOLEAN NOT NULL,
+    reason VARCHAR NOT NULL,
+    setting VARCHAR NOT NULL,
+    complete BOOLEAN NOT NULL,
+    n_events BIGINT NOT NULL,
+    n_allocations BIGINT NOT NULL,
+    at_address_ratio DOUBLE,
+    reserved_error_ratio DOUBLE,
+    peak_reserved_bytes BIGINT,
+    room_low_bytes BIGINT,
+    room_high_bytes BIGINT
+);
+COMMENT ON TABLE allocator_replay IS 'Derived: how well the model of the caching allocator reproduces the recorded history of a device';
+COMMENT ON COLUMN allocator_replay.artifact_id IS 'artifact.id of the snapshot';
+COMMENT ON COLUMN allocator_replay.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN allocator_replay.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN allocator_replay.device IS 'Device index';
+COMMENT ON COLUMN allocator_replay.accepted IS 'The model reproduces the record: nothing is predicted where it does not';
+COMMENT ON COLUMN allocator_replay.reason IS 'Why it is not accepted; empty when it is';
+COMMENT ON COLUMN allocator_replay.setting IS 'PYTORCH_CUDA_ALLOC_CONF of the record, as written';
+COMMENT ON COLUMN allocator_replay.complete IS 'The history reaches back to the first allocation; else it is rewound from the segments of its end';
+COMMENT ON COLUMN allocator_replay.n_events IS 'Events of the device that were replayed';
+COMMENT ON COLUMN allocator_replay.n_allocations IS 'Allocations among them';
+COMMENT ON COLUMN allocator_replay.at_address_ratio IS 'Share of them that the model puts at the recorded address; NULL when it was not run';
+COMMENT ON COLUMN allocator_replay.reserved_error_ratio IS 'Difference of reserved bytes at the peak or the end, whichever is larger, by the recorded peak';
+COMMENT ON COLUMN allocator_replay.peak_reserved_bytes IS 'Most bytes that the record has reserved';
+COMMENT ON COLUMN allocator_replay.room_low_bytes IS 'Least bytes that the process could get of the device, as the record shows';
+COMMENT ON COLUMN allocator_replay.room_high_bytes IS 'Most bytes that it could get; NULL when nothing was ever refused, so not known';
+>>>>>>> 9f3004e (wip)
 
 CREATE TABLE replay (
-    proc_id INTEGER,
+    artifact_id INTEGER NOT NULL, row BIGINT, proc_id INTEGER, rank INTEGER,
     device INTEGER NOT NULL,
     setting VARCHAR NOT NULL,
-    peak_reserved_bytes BIGINT,
+    recorded BOOLEAN NOT NULL,
+    peak_reserved_bytes BIGINT NOT NULL,
     fits BOOLEAN,
     spare_bytes BIGINT,
-    deviation_ratio DOUBLE
+    assumes VARCHAR NOT NULL,
+    deviation_ratio DOUBLE NOT NULL
 );
-COMMENT ON TABLE replay IS 'Derived: what the allocator model says about other settings';
-COMMENT ON COLUMN replay.proc_id IS 'proc.id';
+COMMENT ON TABLE replay IS 'Derived: what the allocator would have done under other settings, where the model reproduces the record';
+COMMENT ON COLUMN replay.artifact_id IS 'artifact.id of the snapshot';
+COMMENT ON COLUMN replay.row IS 'memory_event.row of the first request that could not be served; NULL when all are, or it came before the history';
+COMMENT ON COLUMN replay.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN replay.rank IS 'Global rank of that process; NULL unknown';
 COMMENT ON COLUMN replay.device IS 'Device index';
-COMMENT ON COLUMN replay.setting IS 'Allocator setting that was tried';
-COMMENT ON COLUMN replay.peak_reserved_bytes IS 'Peak of reserved bytes under it';
-COMMENT ON COLUMN replay.fits IS 'Whether the failed request would have fitted';
-COMMENT ON COLUMN replay.spare_bytes IS 'Bytes that would have been left';
-COMMENT ON COLUMN replay.deviation_ratio IS 'How far the model was from the recorded segments under the recorded setting';
+COMMENT ON COLUMN replay.setting IS 'PYTORCH_CUDA_ALLOC_CONF that was tried; empty for the defaults';
+COMMENT ON COLUMN replay.recorded IS 'The setting of the record itself: shows how well the model does';
+COMMENT ON COLUMN replay.peak_reserved_bytes IS 'Peak of reserved bytes under it, up to the first request of the record that it could not have served';
+COMMENT ON COLUMN replay.fits IS 'Whether all requests would have been served, those that failed among them; NULL not known, since the room is not';
+COMMENT ON COLUMN replay.spare_bytes IS 'Bytes that could still be had when the failed request was served (at the end when none failed); negative: bytes that lacked; NULL unknown';
+COMMENT ON COLUMN replay.assumes IS 'What the prediction rests on beside the record; empty when on nothing';
+COMMENT ON COLUMN replay.deviation_ratio IS 'allocator_replay.reserved_error_ratio';
+
+CREATE TABLE allocator_pin (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, device INTEGER NOT NULL,
+    event_row BIGINT,
+    site_rank INTEGER NOT NULL,
+    place VARCHAR,
+    unlocked_bytes BIGINT NOT NULL,
+    held_bytes BIGINT NOT NULL,
+    n_blocks BIGINT NOT NULL,
+    size_bytes BIGINT NOT NULL,
+    joined_bytes BIGINT NOT NULL,
+    empties_segment BOOLEAN NOT NULL,
+    allocated_ns BIGINT
+);
+COMMENT ON TABLE allocator_pin IS 'Derived: live blocks that keep free memory apart which the last failed request could have used';
+COMMENT ON COLUMN allocator_pin.artifact_id IS 'artifact.id of the snapshot';
+COMMENT ON COLUMN allocator_pin.row IS 'memory_block.row';
+COMMENT ON COLUMN allocator_pin.device IS 'Device index';
+COMMENT ON COLUMN allocator_pin.event_row IS 'memory_event.row of that failure; NULL without one: then for the largest free run of the large pool';
+COMMENT ON COLUMN allocator_pin.site_rank IS 'Rank of the line that allocated it, from 1, by what freeing all of its blocks unlocks against what they hold';
+COMMENT ON COLUMN allocator_pin.place IS 'That line, as FUNCTION (FILE:LINE); NULL without stacks';
+COMMENT ON COLUMN allocator_pin.unlocked_bytes IS 'Free bytes that become usable, by the request or by the device, when all blocks of the line are freed';
+COMMENT ON COLUMN allocator_pin.held_bytes IS 'Bytes of those blocks themselves';
+COMMENT ON COLUMN allocator_pin.n_blocks IS 'Number of those blocks';
+COMMENT ON COLUMN allocator_pin.size_bytes IS 'Size of this block';
+COMMENT ON COLUMN allocator_pin.joined_bytes IS 'Free bytes that touch it, which freeing it alone would make one run';
+COMMENT ON COLUMN allocator_pin.empties_segment IS 'It is the only live block of its segment';
+COMMENT ON COLUMN allocator_pin.allocated_ns IS 'memory_block.allocated_ns';
 
 CREATE TABLE birth (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import duckdb
 
+from forensics.models.allocator_tables import derive_allocator
 from forensics.models.attempt_times import follow_attempts
 from forensics.models.attempts import split_attempts
 from forensics.models.captures import derive_captures
@@ -27,4 +28,5 @@ DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     derive_captures,
     derive_births,
     derive_suspects,
+    derive_allocator,
 )
