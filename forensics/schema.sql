@@ -635,7 +635,6 @@ COMMENT ON COLUMN interval.detail IS 'What it is, in words';
 COMMENT ON COLUMN interval.kind IS 'capture | wait | gap';
 COMMENT ON COLUMN interval.cause_row IS 'slice.row that opened or broke it';
 
-<<<<<<< HEAD
 CREATE TABLE capture_window (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
     thread BIGINT,
@@ -687,7 +686,7 @@ COMMENT ON COLUMN capture_offence.return_code IS 'CUDA result of the call; NULL 
 COMMENT ON COLUMN capture_offence.window_row IS 'capture_window.row of the capture that it broke; NULL when that was not recorded';
 COMMENT ON COLUMN capture_offence.other_thread IS 'Whether the call came from another thread than the one that captures';
 COMMENT ON COLUMN capture_offence.place IS 'Operators and ranges around the call, outermost first';
-=======
+
 CREATE TABLE allocator_replay (
     artifact_id INTEGER NOT NULL, proc_id INTEGER, rank INTEGER,
     device INTEGER NOT NULL,
@@ -719,7 +718,6 @@ COMMENT ON COLUMN allocator_replay.reserved_error_ratio IS 'Difference of reserv
 COMMENT ON COLUMN allocator_replay.peak_reserved_bytes IS 'Most bytes that the record has reserved';
 COMMENT ON COLUMN allocator_replay.room_low_bytes IS 'Least bytes that the process could get of the device, as the record shows';
 COMMENT ON COLUMN allocator_replay.room_high_bytes IS 'Most bytes that it could get; NULL when nothing was ever refused, so not known';
->>>>>>> 9f3004e (wip)
 
 CREATE TABLE replay (
     artifact_id INTEGER NOT NULL, row BIGINT, proc_id INTEGER, rank INTEGER,

@@ -5,9 +5,9 @@ proves = """
 When the allocation failed, the allocator held at least as many free bytes as were requested, usable for this request
 (same device, stream, pool and size class), but no free run was long enough. From a log alone: live memory and the request together leave part of the device unused."""
 cannot_prove = """
-Why the free runs are short: varying lengths and one long-lived tensor in each segment look the same here. The blocks
-named as pinning are those that lie in segments with free space; which of them should have been freed is for the code."""
-message = "{who} asked for {requested_bytes:bytes}{at_step} with {free_bytes:bytes} free in its own cache; the longest free run was {largest_free_bytes:bytes}"
+Why the free runs are short: varying lengths and one long-lived tensor in each segment look the same here. The line
+named is the one whose live blocks keep most of the free bytes apart; whether it should have freed them is for the code."""
+message = "{who} asked for {requested_bytes:bytes}{at_step} with {free_bytes:bytes} free in its own cache; the longest free run was {largest_free_bytes:bytes}{pinned_by}"
 fix = "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and run again; where lengths vary, pad them to a few sizes; free or move the long-lived blocks that pin segments."
 causes = [{ state = "device-full", of = "device" }]
 references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management"]
@@ -46,50 +46,11 @@ fragmented AS (
       AND a.largest_free_bytes < a.requested_bytes
       AND a.n_allocated_later = 0
       AND coalesce(g.growth_bytes, 0) < $max_growth_ratio * a.live_bytes
-),
-pinned_segment AS (
-    SELECT
-        f.artifact_id,
-        f.device,
-        s.addr,
-        sum(b.size_bytes) FILTER (WHERE b.state = 'inactive') AS joined_bytes
-    FROM fragmented AS f
-    JOIN memory_segment AS s
-        ON s.artifact_id = f.artifact_id AND s.device = f.device AND s.stream = f.stream
-        AND s.pool_id = '0.0' AND s.size_class = f.size_class
-    JOIN memory_block AS b ON b.artifact_id = s.artifact_id AND b.device = s.device AND b.segment_addr = s.addr
-    GROUP BY f.artifact_id, f.device, s.addr
-),
-pinning_block AS (
-    SELECT
-        b.artifact_id,
-        b.device,
-        b.row,
-        b.size_bytes,
-        g.joined_bytes,
-        coalesce(u.function || ' (' || u.file || ':' || u.line || ')', 'stack not recorded') AS place
-    FROM pinned_segment AS g
-    JOIN memory_block AS b ON b.artifact_id = g.artifact_id AND b.device = g.device AND b.segment_addr = g.addr
-    LEFT JOIN frame AS k ON k.id = b.stack_id
-    LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
-    WHERE b.state <> 'inactive' AND g.joined_bytes > 0
-    QUALIFY row_number() OVER (PARTITION BY b.artifact_id, b.device ORDER BY g.joined_bytes DESC, b.size_bytes, b.row) <= 8
-),
-pinning AS (
-    SELECT
-        artifact_id,
-        device,
-        list(
-            {
-                'artifact_id': artifact_id,
-                'row': row,
-                'note': 'pins its segment: freeing its ' || size_bytes || ' B would join ' || joined_bytes || ' free bytes; allocated in ' || place
-            }
-            ORDER BY joined_bytes DESC, size_bytes, row
-        ) AS evidence,
-        min_by(place, (-joined_bytes, size_bytes, row)) AS where_in_code
-    FROM pinning_block
-    GROUP BY artifact_id, device
+      -- Where even segments that grow page by page would not have served it, the device was full.
+      AND NOT EXISTS (
+          SELECT 1 FROM replayed_setting AS r
+          WHERE r.artifact_id = a.artifact_id AND r.device = a.device AND r.setting = 'expandable_segments:True' AND NOT r.fits
+      )
 )
 SELECT
     f.artifact_id,
@@ -106,11 +67,16 @@ SELECT
     f.reserved_bytes,
     f.device_free_bytes,
     round(f.largest_free_bytes / f.free_bytes, 3) AS contiguity_ratio,
-    p.where_in_code,
+    p.place AS where_in_code,
+    p.n_blocks AS n_pinning,
+    p.unlocked_bytes,
+    coalesce('; ' || p.claim, '') AS pinned_by,
+    CASE WHEN w.fits THEN w.fix || ' A replay of this record then fits, with ' || format_bytes(w.spare_bytes) || ' to spare.' END AS fix,
     p.evidence,
     'oom event of the snapshot' AS text
 FROM fragmented AS f
-LEFT JOIN pinning AS p ON p.artifact_id = f.artifact_id AND p.device = f.device
+LEFT JOIN pinning_line AS p ON p.artifact_id = f.artifact_id AND p.device = f.device
+LEFT JOIN replayed_setting AS w ON w.artifact_id = f.artifact_id AND w.device = f.device AND w.rest = 1 AND w.fits
 ORDER BY f.ts_ns, f.artifact_id, f.row;
 -- variant: log
 SELECT
@@ -125,6 +91,7 @@ SELECT
     requested_bytes,
     cached_bytes AS free_bytes,
     NULL AS largest_free_bytes,
+    '' AS pinned_by,
     allocated_bytes,
     capacity_bytes
 FROM out_of_memory_text
