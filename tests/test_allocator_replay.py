@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,21 @@ def test_where_nothing_was_refused_the_room_is_not_known_and_more_memory_is_not_
 def test_the_size_of_the_device_from_other_evidence_tells_the_room() -> None:
     found = snapshot_of("memory-fragmentation-healthy").fit(told=16 << 30)
     assert all(tried.fits for tried in what_ifs(found))
+
+
+def test_the_size_of_the_device_is_read_off_the_warnings_of_refused_requests(tmp_path: Path) -> None:
+    """PyTorch since 2.13 prints it when the device refuses memory, also where the second try is served."""
+    artifacts = tmp_path / "artifacts"
+    shutil.copytree(FIXTURES / "memory-fragmentation-healthy" / "artifacts", artifacts)
+    warning = "memory allocation failed with OOM on device 0 while trying to allocate 20971520 bytes"
+    (artifacts / "stderr.log").write_text(
+        f"[W1130 00:00:57.622255948 A.cpp:3934] {warning} (free: 5, total: {16 << 30}).\n"
+    )
+    analyze(artifacts, tmp_path / "out")
+    with Case(tmp_path / "out") as case:
+        (room,) = case.query("SELECT room_low_bytes >> 30, room_high_bytes >> 30 FROM allocator_replay").fetchall()
+        assert case.query("SELECT count(*) FROM replay WHERE fits IS NOT TRUE").fetchall() == [(0,)]
+    assert room == (15, 16)
 
 
 def test_a_record_that_no_such_allocator_made_is_not_replayed() -> None:

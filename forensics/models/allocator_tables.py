@@ -40,7 +40,7 @@ ORDER BY artifact_id, device
 # What other evidence says of the size of a device: only where all of it agrees to a hundredth.
 _SIZES = """
 SELECT CAST(max(size) AS BIGINT) FROM (
-    SELECT CAST(fields ->> 'capacity_bytes' AS DOUBLE) AS size
+    SELECT CAST(coalesce(fields ->> 'device_bytes', fields ->> 'capacity_bytes') AS DOUBLE) AS size
     FROM log_event WHERE class = 'mem.gpu.oom' AND role <> 'noise'
     UNION ALL
     SELECT value * CASE unit WHEN 'MiB' THEN 1048576 WHEN 'bytes' THEN 1 WHEN 'B' THEN 1 END

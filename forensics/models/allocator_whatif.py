@@ -76,6 +76,8 @@ def _conditions(found: Fit, settings: AllocatorSettings) -> tuple[AllocatorSetti
     if settings.gc_ratio > 0:
         settings = replace(settings, has_fraction=True)
         assumes.append(f"a memory fraction of {FRACTION}, without which nothing is collected")
+        if device_bytes is None and limits.allowed is None:
+            assumes.append("a device so large that nothing is collected")
         if not found.settings.collects:
             limits = replace(limits, allowed=None if device_bytes is None else int(FRACTION * device_bytes))
     if found.runs:
