@@ -21,8 +21,10 @@ from forensics.models.allocator_rewind import learn_pools, rewind
 from forensics.models.allocator_settings import SMALL_REQUEST, AllocatorSettings, read_settings
 from forensics.models.allocator_whatif import ALTERNATIVES, what_ifs
 
-# About 20 s of replays.
+# Each replay takes about 2 s per million events.
 _MAX_EVENTS = 1_000_000
+_MANY_EVENTS = 250_000  # from here on only the settings are tried that help most often
+_OFTEN = ("", "expandable_segments:True")
 _MAX_PINS = 200
 _MAX_STACKS = 20_000
 
@@ -182,6 +184,7 @@ def _insert_what_ifs(con: duckdb.DuckDBPyConnection, subject: _Subject, setting:
         "assumes": "",
         "deviation_ratio": round(found.reserved_error, 6),
     }
+    texts = ALTERNATIVES if found.history.n_events < _MANY_EVENTS else _OFTEN
     others = [
         {
             **own,
@@ -193,7 +196,7 @@ def _insert_what_ifs(con: duckdb.DuckDBPyConnection, subject: _Subject, setting:
             "spare_bytes": tried.spare,
             "assumes": tried.assumes,
         }
-        for tried in what_ifs(found, [text for text in ALTERNATIVES if text != setting])
+        for tried in what_ifs(found, [text for text in texts if text != setting])
     ]
     _insert(con, "replay", [own, *others])
 

@@ -58,7 +58,8 @@ def _try(found: Fit, text: str) -> WhatIf:
     if room.high is None:
         fits = True if run.fits and run.peak_reserved <= room.low else None
     elif not room.is_exact:
-        fits = True if under(room.low) else None if under(room.high) else False
+        # Most room is nearly always the best, and least the worst: what both say holds for what is between.
+        fits = (True if under(room.low) else None) if run.fits else (None if under(room.high) else False)
     return WhatIf(text, run.peak_reserved, fits, run.spare, run.failed_row, "; ".join(assumes))
 
 
