@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from allocator_records import truth_of
+from support import ARTIFACTS, needs_artifacts
+
+from forensics.investigation import Case
 from forensics.models.allocator_held import HeldBlock, HeldSegment
 from forensics.models.allocator_pins import Code, Frame, Pin, find_pins
 from forensics.models.allocator_settings import MIB
+from forensics.pipeline import analyze
 
 HELPER: Frame = ("zeros", "model.py", 3)
 STATISTIC: Frame = ("statistic", "model.py", 20)
@@ -80,3 +88,20 @@ def test_without_stacks_blocks_are_named_without_a_line() -> None:
 
 def test_a_run_that_holds_the_request_already_is_not_locked() -> None:
     assert pins(segment(0, (2, 1), (80, None))) == []
+
+
+@needs_artifacts
+@pytest.mark.parametrize("name", ["frag_pins_oom", "frag_pins_oom__torch2.6", "frag_varlen_oom__torch2.6"])
+def test_the_line_that_really_pins_is_named_with_what_it_holds(name: str, tmp_path: Path) -> None:
+    truth = truth_of(name)
+    (pinning,) = (culprit for culprit in truth["culprits"] if culprit["role"] == "pins")
+    analyze(ARTIFACTS / "allocator" / f"{name}.pickle", tmp_path)
+    with Case(tmp_path) as case:
+        first = "SELECT DISTINCT place, held_bytes FROM allocator_pin WHERE site_rank = 1"
+        ((place, held),) = case.query(first).fetchall()
+        (where,) = case.query(
+            "SELECT facts ->> 'where_in_code' FROM finding WHERE rule = 'memory-fragmentation'"
+        ).fetchall()
+    assert place.startswith(f"{pinning['function']} (")
+    assert where == (place,)
+    assert held >= 0.9 * pinning["bytes"]

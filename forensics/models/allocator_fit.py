@@ -61,7 +61,8 @@ def fit(history: History, settings: AllocatorSettings, runs: Sequence[Run], told
         Fit(history, used, runs, room, placed, limits, predict(history, used, limits, runs, laid_out=True))
         for used, limits in _plain_limits(settings, room, base)
     ]
-    if settings.gc_ratio > 0 and room.gc_from is not None and min(map(_distance, fits)) > (False, 0.0):
+    placeable = placed.share_at_address >= MIN_SHARE
+    if placeable and settings.gc_ratio > 0 and room.gc_from is not None and not min(fits, key=_distance).is_exact:
         fits += _collected(history, settings, room, base, runs, placed)
     best = _narrowed(min(fits, key=_distance))
     return replace(best, reason=_objection(best))
