@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from forensics.case import EVENT_TABLES, arrow_type, case_columns, create_case, load_table
+from forensics.case import DERIVED_TABLES, EVENT_TABLES, arrow_type, case_columns, create_case, load_table
 from forensics.deadline import Deadline
 from forensics.discovery import Hints
 from forensics.ingest import Loaded
@@ -61,7 +61,7 @@ def assemble_case(
 def _fill(con: duckdb.DuckDBPyConnection, loaded: Sequence[Loaded], deadline: Deadline) -> list[str]:
     """Loads events and derives; what lacks for want of time is returned."""
     steps: dict[str, Callable[[], None]] = {}
-    for table in ("string", "stack", *EVENT_TABLES):
+    for table in ("string", "stack", *EVENT_TABLES, *DERIVED_TABLES):
         parts = [(aid, part) for aid, item in enumerate(loaded) for part in item.tables().get(table, [])]
         if parts:
             steps[table] = partial(load_table, con, table, parts)

@@ -48,6 +48,8 @@ EVENT_TABLES = (
     "compile_event",
     "position",
 )
+# What models derive, and cases beside rules may give as well.
+DERIVED_TABLES = ("memory_moment", "memory_owner", "memory_growth")
 _TEXT_COLUMNS = {
     "name_id",
     "entity_id",
@@ -123,7 +125,7 @@ def case_columns() -> dict[str, dict[str, str]]:
 @lru_cache(maxsize=64)
 def sink_schema(table: str) -> pa.Schema:
     """The columns in which formats give rows of a table: texts for interned texts, `proc` for `proc_id`."""
-    if table not in EVENT_TABLES and table != "stack":
+    if table not in (*EVENT_TABLES, *DERIVED_TABLES, "stack"):
         raise ValueError(f"{table}: not a table that formats fill; expected one of {', '.join(EVENT_TABLES)}, stack")
     fields = []
     for column, (kind, nullable) in _declared()[table].items():

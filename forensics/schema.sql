@@ -867,6 +867,94 @@ COMMENT ON COLUMN suspect.stack_id IS 'stack.id of that forward operator; NULL w
 COMMENT ON COLUMN suspect.n_parameters IS 'Number of parameters whose gradients come through it; NULL unknown';
 COMMENT ON COLUMN suspect.first_parameter_id IS 'string.id of the nearest of them; NULL unknown';
 
+CREATE TABLE memory_moment (
+    artifact_id INTEGER NOT NULL, row BIGINT, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    device INTEGER NOT NULL,
+    moment VARCHAR NOT NULL,
+    live_bytes BIGINT NOT NULL,
+    awaiting_bytes BIGINT NOT NULL,
+    reserved_bytes BIGINT NOT NULL,
+    needed_bytes BIGINT,
+    n_needed_turns INTEGER,
+    retained_bytes BIGINT,
+    place VARCHAR
+);
+COMMENT ON TABLE memory_moment IS 'Derived: what the allocator of a device held at moments of a snapshot''s history';
+COMMENT ON COLUMN memory_moment.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN memory_moment.row IS 'memory_event.row of the moment; NULL for a snapshot without events';
+COMMENT ON COLUMN memory_moment.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN memory_moment.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN memory_moment.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN memory_moment.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN memory_moment.device IS 'Device index; -1 for host memory';
+COMMENT ON COLUMN memory_moment.moment IS 'peak (most live) | oom (each failed allocation) | end (when the snapshot was taken)';
+COMMENT ON COLUMN memory_moment.live_bytes IS 'Bytes in allocations that the job had not freed';
+COMMENT ON COLUMN memory_moment.awaiting_bytes IS 'Bytes that the job had freed and that wait for other streams';
+COMMENT ON COLUMN memory_moment.reserved_bytes IS 'Bytes that the allocator had obtained from the driver';
+COMMENT ON COLUMN memory_moment.needed_bytes IS 'end only: the most that was live or awaiting during the last turns';
+COMMENT ON COLUMN memory_moment.n_needed_turns IS 'end only: how many turns of the loop those are; NULL when no turns are known';
+COMMENT ON COLUMN memory_moment.retained_bytes IS 'oom only: bytes that were live at the failure before it and still are; NULL at the first';
+COMMENT ON COLUMN memory_moment.place IS 'oom: innermost line of the job that this request and the failed one before it share, at the first its own';
+
+CREATE TABLE memory_owner (
+    artifact_id INTEGER NOT NULL, row BIGINT, device INTEGER NOT NULL,
+    moment VARCHAR NOT NULL,
+    category VARCHAR NOT NULL,
+    place VARCHAR,
+    caller VARCHAR,
+    n_blocks BIGINT NOT NULL,
+    bytes BIGINT NOT NULL
+);
+COMMENT ON TABLE memory_owner IS 'Derived: whose the live memory of a device was, by category and place in the code';
+COMMENT ON COLUMN memory_owner.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN memory_owner.row IS 'memory_event.row of the first of these allocations; NULL when made before the history began';
+COMMENT ON COLUMN memory_owner.device IS 'Device index; -1 for host memory';
+COMMENT ON COLUMN memory_owner.moment IS 'oom (last failed allocation) | peak | growth (what stays turn after turn) | released (live at the peak, freed before the end) | awaiting (freed, waits for other streams at the end) | private (made in private pools)';
+COMMENT ON COLUMN memory_owner.category IS 'As memory_block.category, by profiler, stack or lifetime; kept: from earlier turns; unknown';
+COMMENT ON COLUMN memory_owner.place IS 'Line that tells these allocations from others, as FUNCTION (FILE:LINE); NULL without stacks';
+COMMENT ON COLUMN memory_owner.caller IS 'Line of the job''s code that called it';
+COMMENT ON COLUMN memory_owner.n_blocks IS 'Number of allocations';
+COMMENT ON COLUMN memory_owner.bytes IS 'Their bytes';
+
+CREATE TABLE memory_growth (
+    artifact_id INTEGER NOT NULL, row BIGINT, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    device INTEGER NOT NULL,
+    source VARCHAR NOT NULL,
+    turn_origin VARCHAR NOT NULL,
+    n_turns INTEGER NOT NULL,
+    first_step BIGINT,
+    slope_bytes DOUBLE NOT NULL,
+    slope_low_bytes DOUBLE NOT NULL,
+    slope_high_bytes DOUBLE NOT NULL,
+    kept_bytes BIGINT NOT NULL,
+    n_kept BIGINT NOT NULL,
+    n_kept_turns INTEGER NOT NULL,
+    n_sizes INTEGER NOT NULL,
+    live_bytes BIGINT NOT NULL,
+    place VARCHAR
+);
+COMMENT ON TABLE memory_growth IS 'Derived: devices whose live memory rises from turn to turn of the loop, sawtooth excluded';
+COMMENT ON COLUMN memory_growth.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN memory_growth.row IS 'memory_event.row of the last allocation that stays';
+COMMENT ON COLUMN memory_growth.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN memory_growth.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN memory_growth.step IS 'Last step; NULL unknown';
+COMMENT ON COLUMN memory_growth.ts_ns IS 'Time of that allocation, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN memory_growth.device IS 'Device index; -1 for host memory';
+COMMENT ON COLUMN memory_growth.source IS 'retained-graph (results of several operators of each forward pass) | gradient (made by backward passes) | module-state | loader | optimizer | unknown';
+COMMENT ON COLUMN memory_growth.turn_origin IS 'How turns are known: annotation | periodicity (of the places that allocate)';
+COMMENT ON COLUMN memory_growth.n_turns IS 'Turns that were fitted';
+COMMENT ON COLUMN memory_growth.first_step IS 'Step of the first of them, where steps are marked';
+COMMENT ON COLUMN memory_growth.slope_bytes IS 'Growth of the least live memory of each turn, bytes a turn, by least squares';
+COMMENT ON COLUMN memory_growth.slope_low_bytes IS 'Lower end of its 95 % interval';
+COMMENT ON COLUMN memory_growth.slope_high_bytes IS 'Upper end of its 95 % interval';
+COMMENT ON COLUMN memory_growth.kept_bytes IS 'Bytes of the allocations that stay, of places that left something behind in several turns';
+COMMENT ON COLUMN memory_growth.n_kept IS 'Number of those allocations';
+COMMENT ON COLUMN memory_growth.n_kept_turns IS 'Most turns in which one place left something behind';
+COMMENT ON COLUMN memory_growth.n_sizes IS 'Number of different sizes among those allocations';
+COMMENT ON COLUMN memory_growth.live_bytes IS 'Live bytes at the end';
+COMMENT ON COLUMN memory_growth.place IS 'Line that tells these allocations from others; NULL without stacks';
+
 CREATE TABLE outcome (
     proc_id INTEGER,
     attempt INTEGER NOT NULL,

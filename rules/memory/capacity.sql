@@ -7,7 +7,7 @@ realistic placement of the blocks would have fitted it."""
 cannot_prove = """
 Whether everything that was live had to be: a leak and an honest need look the same at one moment. Without a snapshot
 it is not known which tensors they are."""
-message = "{who} asked for {requested_bytes:bytes}{at_step} with {live_bytes:bytes} live; cache and device together had {available_bytes:bytes} left"
+message = "{who} asked for {requested_bytes:bytes}{at_step} with {live_bytes:bytes} live; cache and device together had {available_bytes:bytes} left{told}"
 fix = "Lower the batch or sequence length, checkpoint activations, shard or offload optimizer state; then compare the live set at the peak with what the model should need."
 causes = [{ state = "device-full", of = "device" }]
 requires = [{ state = "memory-retained", of = "process" }]
@@ -37,6 +37,16 @@ why = "beyond a quarter of the live set the memory grows without end; whether th
 value = 0.97
 unit = "peak of allocated bytes / peak of reserved bytes"
 why = "as min_fill_ratio: at the peak the cache then held nothing to speak of that could have served a request"
+
+[thresholds.min_state_ratio]
+value = 0.5
+unit = "bytes of parameters, gradients and optimizer state / live bytes"
+why = "from half on, no batch size makes the live set half as large"
+
+[thresholds.min_private_share]
+value = 0.25
+unit = "bytes in private pools / device capacity"
+why = "as in memory-private-pool, which asks first from there on"
 
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
@@ -68,6 +78,37 @@ strength = "indication"
 says = "From the allocator's counters alone: an allocation failed and nearly all that was ever reserved was live at its peak; how much was asked for, when, and what other processes held is not in them."
 */
 -- variant: snapshot
+WITH
+owner AS (
+    SELECT
+        artifact_id,
+        device,
+        category,
+        sum(bytes) AS bytes,
+        arg_max(place, (bytes, place)) AS place,
+        arg_max(row, (bytes, place)) AS row
+    FROM memory_owner
+    WHERE moment = 'oom'
+    GROUP BY artifact_id, device, category
+),
+live_set AS (
+    SELECT
+        artifact_id,
+        device,
+        arg_max(category, (bytes, category)) AS category,
+        max(bytes) / sum(bytes) AS main_ratio,
+        coalesce(sum(bytes) FILTER (WHERE category IN ('parameter', 'gradient', 'optimizer')), 0) AS state_bytes,
+        string_agg(category || ' ' || format_bytes(CAST(bytes AS BIGINT)), ', ' ORDER BY bytes DESC, category) AS parts
+    FROM owner
+    GROUP BY artifact_id, device
+),
+-- The place with the most live bytes, of whatever category.
+largest AS (
+    SELECT artifact_id, device, place, row, bytes
+    FROM memory_owner
+    WHERE moment = 'oom' AND place IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY artifact_id, device ORDER BY bytes DESC, place) = 1
+)
 SELECT
     f.artifact_id,
     f.row,
@@ -78,21 +119,61 @@ SELECT
     f.device,
     f.requested_bytes,
     f.live_bytes + f.awaiting_bytes AS live_bytes,
-    f.cached_bytes + coalesce(f.device_free_bytes, 0) AS available_bytes,
+    f.cached_bytes + CASE WHEN f.is_limited THEN 0 ELSE coalesce(f.device_free_bytes, 0) END AS available_bytes,
+    CASE
+        WHEN f.is_limited THEN ' under a limit of its own (' || format_bytes(f.device_free_bytes)
+            || ' of the device were free, so the process may use about ' || format_bytes(CAST(f.reserved_bytes AS BIGINT)) || ')'
+        ELSE ''
+    END || coalesce('; live: ' || l.parts || coalesce('; most in ' || w.place, ''), '') AS told,
+    'requested ' || format_bytes(f.requested_bytes) || ' > cached ' || format_bytes(CAST(f.cached_bytes AS BIGINT))
+        || ' + free on the device ' || format_bytes(f.device_free_bytes)
+        || '; reserved ' || format_bytes(CAST(f.reserved_bytes AS BIGINT))
+        || ' = allocated ' || format_bytes(CAST(f.live_bytes AS BIGINT))
+        || ' + waiting for other streams ' || format_bytes(CAST(f.awaiting_bytes AS BIGINT))
+        || ' + cached ' || format_bytes(CAST(f.cached_bytes AS BIGINT))
+        || ' (of it in private pools ' || format_bytes(CAST(f.private_free_bytes AS BIGINT)) || ')'
+        || coalesce(
+            '; device ' || format_bytes(o.capacity_bytes) || ', other processes ' || format_bytes(greatest(0, o.listed_other_bytes))
+                || coalesce(', this process outside PyTorch ' || format_bytes(greatest(0, o.process_bytes - o.allocated_bytes - o.cached_bytes)), ''),
+            '; what else is on the device is not recorded'
+        ) AS arithmetic,
     f.cached_bytes,
     f.device_free_bytes,
     f.reserved_bytes,
-    u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
+    l.category AS main_category,
+    l.main_ratio,
+    w.place AS where_in_code,
+    CASE
+        WHEN f.is_limited THEN 'Raise or remove torch.cuda.set_per_process_memory_fraction() for this process, or make the step fit the limit.'
+        WHEN l.category = 'activation' THEN 'Activations are most of it: lower the batch or sequence length, or checkpoint activations (torch.utils.checkpoint), by at least '
+            || format_bytes(CAST(greatest(0, f.requested_bytes - f.cached_bytes - coalesce(f.device_free_bytes, 0)) AS BIGINT))
+            || '; at least, for the pass was not over.'
+        WHEN l.state_bytes >= $min_state_ratio * (f.live_bytes + f.awaiting_bytes)
+            THEN 'Parameters, gradients and optimizer state are most of it, and no batch size changes them: shard or offload the optimizer (ZeRO, FSDP), keep its state in 8 bits, or train adapters of lower rank.'
+    END AS fix,
+    [{'artifact_id': f.artifact_id, 'row': w.row, 'note': 'the first of the allocations of the place that holds most'}] AS evidence,
+    CASE WHEN f.is_limited THEN 'limit' ELSE 'device' END AS key,
     'oom event of the snapshot' AS text
-FROM allocation_failure AS f
-LEFT JOIN frame AS k ON k.id = f.stack_id
-LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
+FROM (
+    SELECT
+        *,
+        -- The driver had room for a segment of any size that the request may need: the process was not allowed to use it.
+        coalesce(device_free_bytes, 0) >= requested_bytes + 20971520 AS is_limited
+    FROM allocation_failure
+) AS f
+LEFT JOIN live_set AS l ON l.artifact_id = f.artifact_id AND l.device = f.device
+LEFT JOIN largest AS w ON w.artifact_id = f.artifact_id AND w.device = f.device
 LEFT JOIN surviving_growth AS g ON g.artifact_id = f.artifact_id AND g.device = f.device
-WHERE f.live_bytes + f.requested_bytes >= $min_fill_ratio * (f.reserved_bytes + coalesce(f.device_free_bytes, 0))
+LEFT JOIN out_of_memory_text AS o ON o.proc_id = f.proc_id AND o.device = f.device
+WHERE (
+    f.is_limited
+    OR f.live_bytes + f.requested_bytes >= $min_fill_ratio * (f.reserved_bytes + coalesce(f.device_free_bytes, 0))
+)
   AND f.cached_bytes < $max_cached_ratio * f.requested_bytes
   AND f.awaiting_bytes < f.requested_bytes
   AND f.n_allocated_later = 0
   AND coalesce(g.growth_bytes, 0) < $max_growth_ratio * f.live_bytes
+  AND NOT EXISTS (SELECT 1 FROM live_growth AS d WHERE d.artifact_id = f.artifact_id AND d.device = f.device AND d.is_decisive)
   -- After a first failure that was caught, what its exception still holds is not the model's need.
   AND f.n_earlier_failures = 0
   -- It once held more than is there now: somebody else took the difference.
@@ -101,6 +182,7 @@ WHERE f.live_bytes + f.requested_bytes >= $min_fill_ratio * (f.reserved_bytes + 
     SELECT 1 FROM out_of_memory_text AS o
     WHERE o.proc_id = f.proc_id AND o.other_bytes >= $max_other_ratio * o.capacity_bytes
   )
+QUALIFY row_number() OVER (PARTITION BY f.artifact_id, f.row ORDER BY o.row) = 1
 ORDER BY f.ts_ns, f.artifact_id, f.row;
 -- variant: log
 SELECT
@@ -118,6 +200,14 @@ SELECT
     o.capacity_bytes,
     o.free_bytes,
     o.cached_bytes,
+    '' AS told,
+    'requested ' || format_bytes(o.requested_bytes) || ' > cached ' || coalesce(format_bytes(o.cached_bytes), 'unknown')
+        || ' + free on the device ' || coalesce(format_bytes(o.free_bytes), 'unknown') || '; device ' || format_bytes(o.capacity_bytes)
+        || ' = allocated ' || format_bytes(o.allocated_bytes) || ' + cached ' || coalesce(format_bytes(o.cached_bytes), 'unknown')
+        || ' + free ' || coalesce(format_bytes(o.free_bytes), 'unknown')
+        || ' + other processes and memory outside PyTorch '
+        || coalesce(format_bytes(greatest(0, o.capacity_bytes - o.allocated_bytes - coalesce(o.cached_bytes, 0) - coalesce(o.free_bytes, 0))), 'unknown')
+        || ' (private pools, within allocated: ' || format_bytes(o.private_pool_bytes) || ')' AS arithmetic,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code
 FROM out_of_memory_text AS o
 LEFT JOIN frame AS k ON k.id = o.stack_id
@@ -127,6 +217,8 @@ WHERE coalesce(o.cached_bytes, 0) < $max_cached_ratio * o.requested_bytes
       >= $min_fill_ratio * (o.allocated_bytes + coalesce(o.cached_bytes, 0) + coalesce(o.free_bytes, 0))
   AND coalesce(o.free_bytes, 0) < o.requested_bytes
   AND o.allocated_bytes + o.requested_bytes <= 64 * o.capacity_bytes
+  -- What private pools hold counts as allocated, though most of it may be free: memory-private-pool asks about that.
+  AND (o.private_pool_bytes < o.requested_bytes OR o.private_pool_bytes < $min_private_share * o.capacity_bytes)
   AND o.other_bytes < greatest($max_other_ratio * o.capacity_bytes, o.requested_bytes)
 ORDER BY o.ts_ns, o.artifact_id, o.row;
 -- variant: result
@@ -174,6 +266,7 @@ SELECT
     h.live_bytes,
     c.capacity_bytes - h.live_bytes AS available_bytes,
     c.capacity_bytes,
+    '' AS told,
     r.place AS where_in_code
 FROM refused AS r
 JOIN held AS h ON h.artifact_id = r.artifact_id AND h.row = r.row
@@ -192,6 +285,7 @@ SELECT
     NULL AS requested_bytes,
     NULL AS live_bytes,
     NULL AS available_bytes,
+    '' AS told,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code
 FROM log AS e
 LEFT JOIN frame AS k ON k.id = e.stack_id
@@ -247,7 +341,8 @@ SELECT
     c.live_bytes,
     c.reserved_bytes - c.live_bytes AS available_bytes,
     c.n_failures,
-    c.reserved_bytes
+    c.reserved_bytes,
+    '' AS told
 FROM counters AS c
 WHERE c.n_failures >= 1
   AND c.live_bytes >= $min_peak_ratio * c.reserved_bytes

@@ -7,10 +7,15 @@ the first: the exception, whose traceback holds the frames and so the tensors of
 ran."""
 cannot_prove = """
 That the retry would have fitted otherwise, and why the first attempt did not fit."""
-message = "{who} ran out of memory again while it handled an out-of-memory error: {allocated_bytes:bytes} were live at the first failure, {again_bytes:bytes} at the retry"
+message = "{who} ran out of memory again while it handled an out-of-memory error: {allocated_bytes:bytes} were live at the first failure, {again_bytes:bytes} at the retry{in_place}"
 fix = "Leave the except block before retrying: set a flag in it, and after it del what the pass made, gc.collect(), torch.cuda.empty_cache(), then try the smaller batch; do not keep the exception (except … as error) or its traceback."
 causes = [{ state = "memory-retained", of = "process" }, { state = "device-full", of = "device" }]
 references = ["https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-memory-exception-handler-can-t-allocate-memory"]
+
+[variant.snapshot]
+needs = ["memory_event.oom"]
+strength = "strong"
+says = "The snapshot tells that the same allocations lived at both failures, not what held them in between."
 
 [variant.chained]
 needs = ["log_event"]
@@ -31,6 +36,47 @@ value = 3
 unit = "failures with a smaller and smaller request"
 why = "two failures may be one request that two callers report; three that shrink are a program that halves its batch"
 */
+-- variant: snapshot
+WITH
+failed AS (
+    SELECT
+        m.*,
+        e.size_bytes AS requested_bytes,
+        lag(m.row) OVER w AS first_row,
+        lag(m.live_bytes) OVER w AS first_bytes,
+        lag(e.size_bytes) OVER w AS first_requested_bytes
+    FROM memory_moment AS m
+    JOIN memory_event AS e ON e.artifact_id = m.artifact_id AND e.row = m.row
+    WHERE m.moment = 'oom'
+    WINDOW w AS (PARTITION BY m.artifact_id, m.device ORDER BY m.row)
+)
+SELECT
+    f.artifact_id,
+    f.first_row AS row,
+    f.proc_id,
+    f.rank,
+    f.step,
+    f.ts_ns,
+    f.device,
+    f.place AS where_in_code,
+    f.first_bytes AS allocated_bytes,
+    f.live_bytes AS again_bytes,
+    f.retained_bytes,
+    f.requested_bytes,
+    f.first_requested_bytes,
+    [{'artifact_id': f.artifact_id, 'row': f.row, 'note': 'the retry, with all of the first attempt still live'}] AS evidence,
+    coalesce('; both came through ' || f.place, '') AS in_place,
+    'snapshot' AS key
+FROM failed AS f
+WHERE f.retained_bytes >= $min_kept_ratio * f.first_bytes
+  AND f.requested_bytes <= f.first_requested_bytes
+  -- Where the job went on afterwards, it did let go.
+  AND NOT EXISTS (
+    SELECT 1 FROM memory_moment AS n
+    WHERE n.artifact_id = f.artifact_id AND n.device = f.device AND n.row > f.row AND n.live_bytes < $min_kept_ratio * f.first_bytes
+  )
+QUALIFY row_number() OVER (PARTITION BY f.artifact_id, f.device ORDER BY f.row) = 1
+ORDER BY f.ts_ns, f.artifact_id, f.row;
 -- variant: chained
 WITH
 failed AS (
@@ -68,6 +114,7 @@ SELECT
     f.first_bytes AS allocated_bytes,
     f.allocated_bytes AS again_bytes,
     [{'artifact_id': f.artifact_id, 'row': f.row, 'line': f.line, 'note': 'the retry, inside the handling of the first failure'}] AS evidence,
+    '' AS in_place,
     'chained' AS key
 FROM failed AS f
 WHERE f.chain = 'during'
@@ -131,6 +178,7 @@ SELECT
     c.n_failures,
     c.allocated_bytes,
     c.again_bytes,
+    '' AS in_place,
     'repeated' AS key
 FROM counted AS c
 JOIN run AS r ON r.artifact_id = c.artifact_id AND r.proc_id IS NOT DISTINCT FROM c.proc_id AND r.row = c.first_row

@@ -7,7 +7,7 @@ fitted without them."""
 cannot_prove = """
 Whose they are, and whether they were meant to share the device: an orphan of an earlier run, a second rank on the same
 device and another user look the same. In a container the own process may be listed under its host id."""
-message = "{who} asked for {requested_bytes:bytes} on device {device} while other processes held {other_bytes:bytes} of {capacity_bytes:bytes}"
+message = "{who} asked for {requested_bytes:bytes} on device {device} while other processes held {bound}{other_bytes:bytes} of {of_what}{capacity_bytes:bytes}"
 fix = "List the processes on the device (nvidia-smi), end orphans of earlier runs, and give each rank its own device (torch.cuda.set_device(local_rank) before any CUDA call)."
 causes = [{ state = "device-full", of = "device" }]
 
@@ -57,6 +57,8 @@ SELECT
     requested_bytes,
     peak_reserved_bytes - reserved_bytes - device_free_bytes AS other_bytes,
     peak_reserved_bytes AS capacity_bytes,
+    'at least ' AS bound,
+    'what it had once held itself, ' AS of_what,
     live_bytes,
     reserved_bytes,
     device_free_bytes,
@@ -80,6 +82,8 @@ SELECT
     requested_bytes,
     other_bytes,
     capacity_bytes,
+    '' AS bound,
+    'its ' AS of_what,
     allocated_bytes,
     free_bytes
 FROM out_of_memory_text
@@ -103,6 +107,8 @@ SELECT
     o.requested_bytes,
     m.value - coalesce(o.process_bytes, o.allocated_bytes + coalesce(o.cached_bytes, 0)) AS other_bytes,
     o.capacity_bytes,
+    '' AS bound,
+    'its ' AS of_what,
     [{'artifact_id': m.artifact_id, 'line': m.line, 'note': 'memory used on the device'}] AS evidence
 FROM out_of_memory_text AS o
 JOIN metric AS m ON m.name = 'memory.used' AND m.device = o.device
@@ -149,6 +155,8 @@ SELECT
     NULL AS requested_bytes,
     CAST(n.unowned_bytes AS BIGINT) AS other_bytes,
     CAST(n.total_bytes AS BIGINT) AS capacity_bytes,
+    '' AS bound,
+    'its ' AS of_what,
     [{'artifact_id': n.artifact_id, 'line': n.line, 'note': 'memory in use on the device'}] AS evidence,
     'orphan' AS key
 FROM log AS e
