@@ -44,6 +44,14 @@ CAUSES: dict[str, tuple[str, str, str | None]] = {
     "numerics-zero-over-zero": ("zero-over-zero", "forward", None),
     "numerics-zero-tokens": ("zero-count", "forward", None),
     "step-217": ("log-of-zero", "forward", "loss"),
+    # Written after the rules, out of public reports.
+    "numerics-half-coupling": ("overflow", "forward", None),
+    "numerics-half-feed-forward": ("overflow", "forward", "wo"),
+    "numerics-hidden-nan": ("log-of-zero", "forward", None),
+    "numerics-last-sample": ("single-sample", "forward", None),
+    "numerics-power-of-half": ("root-derivative", "backward", None),
+    "numerics-same-rotation": ("bound-derivative", "backward", None),
+    "numerics-two-masks": ("finfo-mask", "forward", None),
 }
 RECORDED = ("operators.jsonl", "gradients.jsonl", "buckets.jsonl", "tensor_stats*.jsonl", "forward_step*.jsonl")
 

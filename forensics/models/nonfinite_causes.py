@@ -89,7 +89,7 @@ def classify(operator: Operator, operators: Mapping[int, Operator]) -> str:
 
 def _divides(operator: Operator) -> bool:
     """Where it is certain that the operator met a zero divisor: a product with a finite number cannot give it."""
-    return operator.base in {"div", "mul", "pow", "reciprocal", "masked_fill"} or operator.n_nan > 0
+    return operator.base in {"div", "mul", "pow", "reciprocal", "rsqrt", "masked_fill"} or operator.n_nan > 0
 
 
 def _of_masks(operator: Operator, _: Mapping[int, Operator]) -> str | None:

@@ -26,6 +26,11 @@ value = 10
 unit = "logged steps with a rate of zero, at the end"
 why = "schedules end at zero, for the last step"
 
+[thresholds.min_gradient]
+value = 1e-6
+unit = "gradient norm / largest of the step"
+why = "a bias in front of a normalisation has no gradient but rounding"
+
 [thresholds.resolution]
 value = 6e-8
 unit = "rate * largest gradient / largest weight"
@@ -46,6 +51,7 @@ reading AS (
     SELECT
         *,
         coalesce(checksum <> lag(checksum) OVER w OR norm <> lag(norm) OVER w, FALSE) AS has_changed,
+        gradient_norm / nullif(max(gradient_norm) OVER (PARTITION BY artifact_id, proc_id, step), 0) AS gradient_share,
         max(step) OVER (PARTITION BY artifact_id, proc_id) AS last_step
     FROM gradient_reading
     WHERE checksum IS NOT NULL
@@ -74,7 +80,7 @@ course AS (
         max(dtype) AS dtype,
         max(gradient_absmax / nullif(absmax, 0)) AS relative_gradient,
         count(*) >= $min_samples AND max(step) = max(last_step) AND min(gradient_norm) > 0
-            AND bool_and(isfinite(gradient_norm)) AND coalesce(sum(n_nonfinite), 0) = 0 AS is_still
+            AND min(gradient_share) > $min_gradient AND bool_and(isfinite(gradient_norm)) AND coalesce(sum(n_nonfinite), 0) = 0 AS is_still
     FROM tail
     WHERE gradient_norm IS NOT NULL
     GROUP BY artifact_id, proc_id, rank, name
