@@ -1,4 +1,4 @@
-"""What the whole analysis says of jobs that failed by gradients or numerics: an accepted root, and never a rejected one."""
+"""What the whole analysis says of jobs that failed by gradients or numerics: an accepted root, never a rejected one."""
 
 from __future__ import annotations
 

@@ -29,16 +29,14 @@ SELECT
     b.ts_ns,
     o.text AS op,
     b.cause,
-    CASE b.cause
-        WHEN 'no-valid-targets' THEN 'every label of the batch is ignored, so ' || o.text || ' takes the mean of nothing'
-        ELSE o.text || ' divides by a number of elements that is 0'
-    END AS what,
+    'every label of the batch is ignored, so ' || o.text || ' takes the mean of nothing' AS what,
     'Leave out batches without a valid label, or divide by max(count, 1); check truncation and the mask that sets labels to ignore_index.' AS remedy,
     'proof' AS strength,
     b.cause AS key
 FROM birth AS b
 JOIN string AS o ON o.id = b.op_id
-WHERE b.cause IN ('no-valid-targets', 'zero-count') AND b.is_harmful AND b.phase = 'forward'
+-- A count of zero that the job divides by itself is told by numerics-nan-provenance: what is counted is not on record.
+WHERE b.cause = 'no-valid-targets' AND b.is_harmful AND b.phase = 'forward'
 QUALIFY row_number() OVER (PARTITION BY b.proc_id ORDER BY b.ordinal) = 1
 ORDER BY b.step, b.artifact_id, b.row;
 -- variant: log
