@@ -44,6 +44,8 @@ SELECT
     f.step,
     f.ts_ns,
     p.world_size - (SELECT count(DISTINCT o.rank) FROM first AS o WHERE o.attempt = f.attempt) AS n_finite,
+    -- Where the operator is on record, the bucket is what came of it.
+    CASE WHEN EXISTS (SELECT 1 FROM birth AS b WHERE b.proc_id = f.proc_id AND b.is_harmful) THEN 'symptom' ELSE 'cause' END AS role,
     'bucket' AS key
 FROM first AS f
 JOIN proc AS p ON p.id = f.proc_id
