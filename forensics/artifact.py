@@ -262,10 +262,12 @@ class Sink(Protocol):
         """Records one setting or version; `proc` None means the job or host as a whole."""
 
     def clock(self, kind: str, *, error_ns: int | None = None) -> None:
-        """Says which clock the artifact's times follow: epoch, local, yearless, boot, relative or none (the default).
+        """Says which clock the times follow: epoch, local, yearless, dayless, boot, relative or none (the default).
 
         local: wall time without a zone; yearless: the same in the years from UNKNOWN_YEAR on (when the true year is
-        known, a fact `year` tells it); boot: since the host's start; relative: since a start of its own.
+        known, a fact `year` tells it); dayless: the same from 1 January of UNKNOWN_YEAR on (a fact `day` tells what
+        that day was, as a date whose number is its ordinal); boot: since the host's start; relative: since a start of
+        its own.
         """
 
     def damaged(self, quality: str, *, byte: int | None = None, lost_bytes: int | None = None) -> None:

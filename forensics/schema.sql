@@ -29,7 +29,7 @@ COMMENT ON COLUMN artifact.version IS 'Version of that format''s loader';
 COMMENT ON COLUMN artifact.quality IS 'complete | repaired (all of it, after mending) | partial (something was lost) | unknown (no format) | failed (nothing recovered) | empty';
 COMMENT ON COLUMN artifact.bad_byte IS 'First damaged position, byte offset in the decompressed content; NULL when undamaged';
 COMMENT ON COLUMN artifact.lost_bytes IS 'Bytes that could not be recovered; NULL when unknown';
-COMMENT ON COLUMN artifact.clock IS 'Clock that wrote its times: epoch (absolute) | local (wall time without a zone) | yearless (the same without a year) | boot (since host boot) | relative (own origin) | none';
+COMMENT ON COLUMN artifact.clock IS 'Clock that wrote its times: epoch (absolute) | local (wall time without a zone) | yearless (the same without a year) | dayless (hours alone) | boot (since host boot) | relative (own origin) | none';
 COMMENT ON COLUMN artifact.clock_offset_ns IS 'What was added to the artifact''s own times to give ts_ns, beside the year, ns; NULL without times';
 COMMENT ON COLUMN artifact.clock_error_ns IS 'Half-width of the interval in which ts_ns of this artifact is right, ns; NULL without times';
 COMMENT ON COLUMN artifact.timeline IS 'Axis that ts_ns lies on: epoch | wall (zone unknown) | wall without year | boot HOST | own N. Only times of one timeline can be compared, and within the sum of both errors';
@@ -47,17 +47,17 @@ CREATE TABLE clock_match (
     used BOOLEAN NOT NULL,
     detail VARCHAR NOT NULL
 );
-COMMENT ON TABLE clock_match IS 'What the clock of each artifact was set by: events that two artifacts tell of, zones and years';
+COMMENT ON TABLE clock_match IS 'What the clock of each artifact was set by: events that two artifacts tell of, zones, years and days';
 COMMENT ON COLUMN clock_match.artifact_id IS 'artifact.id whose clock is set';
-COMMENT ON COLUMN clock_match.row IS 'row of the event in it, in the table that holds events of this kind; NULL for zones and years';
+COMMENT ON COLUMN clock_match.row IS 'row of the event in it, in the table that holds events of this kind; NULL for zones, years and days';
 COMMENT ON COLUMN clock_match.line IS 'Its line from 1, when it has lines';
-COMMENT ON COLUMN clock_match.other_artifact_id IS 'artifact.id by which it is set; NULL for zones and years';
+COMMENT ON COLUMN clock_match.other_artifact_id IS 'artifact.id by which it is set; NULL for zones, years and days';
 COMMENT ON COLUMN clock_match.other_row IS 'row of the same event in that artifact';
 COMMENT ON COLUMN clock_match.other_line IS 'Its line from 1, when it has lines';
-COMMENT ON COLUMN clock_match.kind IS 'kernel-message | allocation-failed | worker-failed | message | collective-enqueued | collective-end | step-metric | zone | year';
+COMMENT ON COLUMN clock_match.kind IS 'kernel-message | allocation-failed | worker-failed | message | collective-enqueued | collective-end | step-metric | zone | year | day';
 COMMENT ON COLUMN clock_match.difference_ns IS 'What this event says must be added to the artifact''s own times, ns';
 COMMENT ON COLUMN clock_match.used IS 'Agrees with the others, so that the offset rests on it';
-COMMENT ON COLUMN clock_match.detail IS 'The event, or how the zone or year is known';
+COMMENT ON COLUMN clock_match.detail IS 'The event, or how the zone, year or day is known';
 
 CREATE TABLE ingest_warning (
     artifact_id INTEGER NOT NULL,

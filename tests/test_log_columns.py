@@ -63,6 +63,8 @@ STAMPS: list[Callable[[Draw], str]] = [
     lambda d: f"2026/12/31 {clock(d)} - INFO - ",
     lambda d: f"I0301 {clock(d)}.{d.randrange(10**6):06d} {d.randrange(9)} a/b.py:{d.randrange(99)}] ",
     lambda d: f"INFO 03-0{d.choice((1, 2))} {clock(d)} [core.py:{d.randrange(99)}] ",
+    lambda d: f"{clock(d)} INFO ",
+    lambda d: f"[{clock(d)}] ",
     lambda d: f"[{d.randrange(10**4)}.{d.randrange(10**6):06d}] ",
 ]
 WRITERS: list[Callable[[Draw], str]] = [

@@ -111,7 +111,8 @@ class CompileLines:
 
     def _begin(self, kind: str, piece: Piece, line: Line) -> _Message:
         row: dict[str, Any] = {
-            "row": len(self._rows), "proc": self._processes.number(line), "ts_ns": self._clock.ns(line.stamp),
+            "row": len(self._rows), "proc": self._processes.number(line),
+            "ts_ns": self._clock.ns(line.stamp, piece.number),
             "compile_id": line.compile_id, "kind": kind, "name": None, "reason": None, "stack_id": None,
         }  # fmt: skip
         if len(self._rows) >= MAX_EVENTS:

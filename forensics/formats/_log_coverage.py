@@ -14,6 +14,8 @@ def tell_losses(
 ) -> None:
     if clock.found_year is not None:
         sink.fact("year", str(clock.found_year), scope="note", number=clock.found_year)
+    if clock.days is not None and clock.days.found is not None:
+        sink.fact("day", clock.days.found.isoformat(), scope="note", number=clock.days.found.toordinal())
     if source.damage:
         sink.warn("truncated", source.damage, "what the log said after this point")
         sink.damaged("partial")

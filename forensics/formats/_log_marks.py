@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from forensics.formats._log_time import MONTHS, Stamp, full_stamp, time_ns, yearless_stamp
+from forensics.formats._log_time import MONTHS, Stamp, dayless_stamp, full_stamp, time_ns, yearless_stamp
 
 LEVELS = {
     **dict.fromkeys(("TRACE", "DEBUG", "VERBOSE", "D", "V", "USDT"), "debug"),
@@ -53,6 +53,8 @@ class Labels:
     srun: bool = False
     compose: bool = False  # docker compose: "name  | text"
     hosts: set[str] = field(default_factory=set)
+    timed: bool = False  # lines begin with an hour, minute and second, whatever follows
+    rich: bool = False  # the handler of rich writes it, which leaves out a time that is that of the line before
     carried: bool = False  # each line has a time that what carried the log put there, those of tracebacks, too
     nested: bool = False  # one writer's mark inside another's was met
 
@@ -224,3 +226,21 @@ def take_cut_glog(line: Line, m: re.Match[str]) -> None:
 
 def take_slurm(line: Line, m: re.Match[str]) -> None:
     line.level, line.writer, line.prefixed = LEVELS[m[2].upper()], m[1], True
+
+
+def take_clock(line: Line, m: re.Match[str]) -> None:
+    """A time of day; on the second and further layers it is the logger's own and does not count."""
+    if line.stamp is not None:
+        line.prefixed, line.more_stamps = True, (*line.more_stamps, (m.start(1), m.end(4 if m[4] else 3)))
+        return
+    _set_stamp(line, dayless_stamp(m[1], m[2], m[3], m[4]), m.start(1))
+
+
+def take_short_date(line: Line, m: re.Match[str]) -> None:
+    """Month, day and year of two digits, as rich writes them."""
+    ns = time_ns(m[4], m[5], m[6], m[7])
+    _set_stamp(line, full_stamp(2000 + int(m[3]), int(m[1]), int(m[2]), ns, None), m.start(4))
+
+
+def take_blank_time(line: Line, m: re.Match[str]) -> None:
+    line.level, line.prefixed = LEVELS[m[1]], True

@@ -58,7 +58,7 @@ class SummaryLines:
         begun = starts_summary(line.text)
         if begun is not None:
             proc = self._processes.number(line)
-            table = _Table(proc, self._clock.ns(line.stamp), begun)
+            table = _Table(proc, self._clock.ns(line.stamp, piece.number), begun)
             self._open[proc] = table
             if len(self._tables) < MAX_TABLES:
                 self._tables.append(table)

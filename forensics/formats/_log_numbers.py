@@ -36,7 +36,8 @@ class Numbers:
         self._block = block
         self._step_at.clear()
         self._columns, left = self._reader.read(block, counting)
-        if self._is_yearless() and self._years_depend_on_order([*left.to_pylist(), *taken]):
+        changes_day = self._clock.days is not None and self._clock.days.changes
+        if changes_day or (self._is_yearless() and self._years_depend_on_order([*left.to_pylist(), *taken])):
             self._columns, left = [], counting
         self._singles = scan.counting(block, left)
         # Processes are numbered in the order in which the log names them.
@@ -79,7 +80,7 @@ class Numbers:
         if metrics.step is not None:
             self.steps[proc], self._step_at[proc] = metrics.step, at
         if metrics.names:
-            ts_ns = self._clock.ns(line.stamp)
+            ts_ns = self._clock.ns(line.stamp, number)
             self._samples.add(at, proc, metrics.step, ts_ns, number, metrics.names, metrics.units, metrics.values)
 
     def end(self) -> None:
@@ -138,7 +139,7 @@ class Numbers:
 
     def _midnight(self, writer: Writer) -> int | None:
         """The beginning of the day of a writer's stamps, on the log's clock."""
-        ns = self._clock.ns(writer.line.stamp)
+        ns = self._clock.ns(writer.line.stamp, self._block.number(writer.first))
         return None if ns is None or writer.time_ns is None else ns - writer.time_ns
 
 

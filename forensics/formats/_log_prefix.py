@@ -25,6 +25,15 @@ _AFTER_TIME = re.compile(
     rf"\s*(?:[-|:]\s*)?(?:\[?[\w.:-]{{1,60}}\]? - |\[(?!rank\d)[\w.:-]{{1,60}}\] ?)?"
     rf"\[?{_LEVEL}\]?\s*(?::|\||-|(?=\s|\[))|\s([DIWEFC])(?=\s[\w\[])"
 )
+# A time of day is one of a logger where its level follows; else the log as a whole has to show it.
+_TIME_OF_DAY = rf"{_CLOCK}(?:[.,](\d{{1,9}}))?"
+_LEVEL_FOLLOWS = (
+    r"(?=\s*(?:[-|:]\s*)?(?:\[?[\w.:-]{1,60}\]? - |\[(?!rank\d)[\w.:-]{1,60}\] ?)?"
+    rf"\[?{_LEVEL}\]?(?:\s|:|\||-|\[|$))"
+)
+RICH = re.compile(rf"\[(?:\d\d/\d\d/\d\d )?{_CLOCK}\] {_LEVEL} {{1,8}}(?=\S)")
+_RICH_LEVEL = re.compile(rf" {_LEVEL} {{1,8}}(?=\S)")
+_BLANK_TIME = re.compile(rf" {{11,24}}{_LEVEL} {{1,8}}(?=\S)")
 _BRACKETS = re.compile(r"\s?\[(?:[\w./<>-]{1,80}:\d+(?::[\w<>]{1,60})?|tid \d+)\](?: -)?|\s?>>(?= )")
 _BRACKETS_BEGIN = ("[", " [", ">", " >", "\t[", "\t>")
 
@@ -53,6 +62,8 @@ _BRACKETED = _layers(
     (rf"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) {_MONTH} +(\d+) {_CLOCK} (\d{{4}})\] ?", marks.take_ctime),
     (rf"\[{_MONTH} +(\d+) (\d{{4}}) {_CLOCK}\] ?", marks.take_fabric),
     (r"\[ *(\d{1,10}\.\d{3,9})\](?: \[ *[TC]\d+\])? ?", marks.take_boot),
+    (rf"\[{_TIME_OF_DAY}\]{_LEVEL_FOLLOWS}", marks.take_clock),
+    (rf"\[(\d\d)/(\d\d)/(\d\d) {_TIME_OF_DAY}\]{_LEVEL_FOLLOWS}", marks.take_short_date),
     (
         rf"\[{_LEVEL}\] (\d{{4}})-(\d\d)-(\d\d)-{_CLOCK} \(PID:(\d+), Device:(\d+), RankID:(\d+)\) ?",
         marks.take_ascend,
@@ -67,7 +78,12 @@ _DIGITS = _layers(
     ),
     (rf"(\d\d)/(\d\d)/(\d{{4}}) {_CLOCK}(?:[.,](\d{{1,9}}))?", marks.take_us_date),
     (r"(\d{1,3}),(\d+),(\d+),[-c+][^;]{0,80};", marks.take_kmsg),
+    (rf"{_TIME_OF_DAY}{_LEVEL_FOLLOWS}", marks.take_clock),
 )
+# Only where the whole log has it.
+_TIMED_BRACKETED = _layers((rf"\[{_TIME_OF_DAY}\](?= |$)", marks.take_clock))
+_TIMED_DIGITS = _layers((rf"{_TIME_OF_DAY}(?: (?:-|\|)(?= )|(?= |$))", marks.take_clock))
+TIMED = re.compile(rf"(?:\[{_TIME_OF_DAY}\]|{_TIME_OF_DAY}(?: (?:-|\|)(?= )|(?=\s)))(?=\s|$)")
 _LETTERS = _layers(
     (rf"([VIWEFC])(\d{{2}})(\d{{2}}) {_CLOCK}\.(\d{{3,9}})\s+(?:(\d+) )?([^\s\]]{{1,200}}):\d+\] ?", marks.take_glog),
     (rf"{_LEVEL} (\d\d)-(\d\d) {_CLOCK} (?:\[?([\w./-]{{1,120}}):\d+\]?) ?", marks.take_vllm),
@@ -111,6 +127,9 @@ def parse(raw: str, labels: Labels) -> Line:
         line.text = raw
         marks.mark(line, "compose", m[1])
     position = 0
+    if labels.rich and (m := _BLANK_TIME.match(raw)):
+        marks.take_blank_time(line, m)
+        position = m.end()
     for _ in range(MAX_LAYERS):
         if raw.startswith(" ", position) and (m := _INDENTED_TIME.match(raw, position)):
             position = m.end() - _LENGTH_OF_DATE
@@ -129,9 +148,9 @@ def parse(raw: str, labels: Labels) -> Line:
 def _strip_layer(raw: str, position: int, line: Line, labels: Labels) -> int:
     first = raw[position : position + 1]
     if first == "[":
-        rows = _BRACKETED
+        rows = [*_BRACKETED, *_TIMED_BRACKETED] if labels.timed else _BRACKETED
     elif first.isdigit():
-        rows = _DIGITS
+        rows = [*_DIGITS, *_TIMED_DIGITS] if labels.timed else _DIGITS
     elif first == "(":
         return _strip_actor(raw, position, line)
     elif first.isalpha() and _LETTER_START.match(raw, position):
@@ -145,14 +164,14 @@ def _strip_layer(raw: str, position: int, line: Line, labels: Labels) -> int:
                 return position  # the text of these is known with its writer
             # Behind what carried the line, it is as its writer wrote it.
             carried = action in _CARRIERS and not line.prefixed
-            return _behind_space(raw, m.end()) if carried else _after(raw, m.end(), line, regex)
+            return _behind_space(raw, m.end()) if carried else _after(raw, m.end(), line, regex, labels)
     if first.isalpha() and (m := _NCCL.match(raw, position)):
         marks.take_nccl(line, m)
         return m.end()
     return _strip_label(raw, position, line, labels)
 
 
-def _after(raw: str, position: int, line: Line, regex: re.Pattern[str]) -> int:
+def _after(raw: str, position: int, line: Line, regex: re.Pattern[str], labels: Labels) -> int:
     """Goes on behind a time: level, module and separators that belong to the same logger."""
     if regex.pattern.startswith((r"\[rank", r"\[(?!", r"\[\d+,", r"\[pod")):
         # A rank between time and level: the level is still that of the logger.
@@ -164,6 +183,9 @@ def _after(raw: str, position: int, line: Line, regex: re.Pattern[str]) -> int:
     if m:
         line.level = LEVELS[m[1] or m[2]]
         line.prefixed = True
+        position = m.end()
+    elif labels.rich and (m := _RICH_LEVEL.match(raw, position)):
+        marks.take_blank_time(line, m)
         position = m.end()
     if raw.startswith(_BRACKETS_BEGIN, position) and (m := _BRACKETS.match(raw, position)):
         position = m.end()

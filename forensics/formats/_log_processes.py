@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from forensics.artifact import Sink
 from forensics.formats._log_blocks import FRAME, HEADER
 from forensics.formats._log_marks import Labels, Line
-from forensics.formats._log_prefix import COMPOSE, parse
-from forensics.formats._log_time import Clock, Stamp
+from forensics.formats._log_prefix import COMPOSE, RICH, TIMED, parse
+from forensics.formats._log_time import MONTHS, Clock, Stamp, dayless_stamp, full_stamp, time_ns
 
 MAX_PROCESSES = 4096
 SURVEY_LINES = 4000
@@ -18,7 +20,16 @@ SURVEY_LINES = 4000
 _SRUN = re.compile(r" {0,4}(\d{1,5}):(?: |$)")
 _HOST = re.compile(r"([A-Za-z][\w.-]{0,80}): ")
 _KERNEL_TEXT = re.compile(r"(?:NVRM|pcieport|mlx5_core|EXT4-fs|oom-kill|oom_reaper|nvidia-nv\w+|docker0|IPv6): ")
-_DATE = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[T _]\d\d:\d\d")
+_DATE = re.compile(r"\b(20\d\d)-(\d\d)-(\d\d)[T _](\d\d):(\d\d)(?::(\d\d))?")
+# What `date` prints: `Sun Mar  1 10:00:00 UTC 2026`, `Sun  1 Mar 10:00:00 CET 2026`.
+_PRINTED_DATE = re.compile(
+    r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? +"
+    r"(?:(?P<month>[A-Z][a-z]{2}) +(?P<day>\d{1,2})|(?P<day2>\d{1,2}) +(?P<month2>[A-Z][a-z]{2}))"
+    r" +(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?: (?P<half>[AP]M))?"
+    r"(?: [A-Z]{2,5}| [+-]\d{2,4})? (?P<year>20\d\d)\b"
+)
+_LEAST_TIMED = 3  # lines
+_LEAST_TIMED_NS = 3600 * 10**9  # times since a start begin at zero
 _SCHEDULER_TABLE = re.compile(
     r"LAST SEEN +TYPE +REASON|^\s*JobID\b.*\bState\b|^JobID\|.*State|^Events:|^ +Last State: ", re.MULTILINE
 )
@@ -56,7 +67,7 @@ def survey(text: str, clock: Clock) -> Survey:
     for raw, words in worded:
         n, line, is_kernel = alike.get(words, (0, None, False))
         places = line is not None and (line.host or line.place) is not None
-        differing = line is not None and (places or (line.stamp and line.stamp.kind == "yearless"))
+        differing = line is not None and (places or (line.stamp and line.stamp.kind in {"yearless", "dayless"}))
         if line is None or n < _LOOKED_AT or differing or found.labels.hosts:
             line = parse(raw[:2000], found.labels)
             is_kernel = line.writer == "kernel" or _KERNEL_TEXT.match(line.text) is not None
@@ -69,11 +80,38 @@ def survey(text: str, clock: Clock) -> Survey:
         for kind, name in line.marks if line.rank is None else ():
             hosts.setdefault(kind, set()).add(name)
     dated = any(stamp.kind in {"local", "epoch"} for stamp in stamps)
-    clock.survey(stamps, [] if dated else _DATE.findall(text))
+    clock.survey(stamps, [] if dated else list(_moments(text)), timed=found.labels.timed)
     found.kernel = n_kernel * 2 > len(worded) > 0
     found.several_nccl = len(writers) > 1
     found.told_apart = frozenset(kind for kind in _HOSTS if len(hosts.get(kind, ())) > 1)
     return found
+
+
+def _moments(text: str) -> Iterator[Stamp]:
+    """Dates with a time that a text names anywhere."""
+    for m in _DATE.finditer(text):
+        stamp = full_stamp(int(m[1]), int(m[2]), int(m[3]), time_ns(m[4], m[5], m[6] or "0", None), None)
+        if stamp is not None:
+            yield stamp
+    for m in _PRINTED_DATE.finditer(text):
+        month, day = MONTHS.get(m["month"] or m["month2"]), int(m["day"] or m["day2"])
+        hour = int(m["hour"]) % 12 + 12 * (m["half"] == "PM") if m["half"] else int(m["hour"])
+        if month is not None:
+            stamp = full_stamp(int(m["year"]), month, day, time_ns(str(hour), m["minute"], m["second"], None), None)
+            if stamp is not None:
+                yield stamp
+
+
+def _is_timed(lines: list[str]) -> bool:
+    """Whether most lines begin with a time of day, as whatever follows: in order, and not counted from a start."""
+    begun = [line for line in lines if not line[0].isspace()]
+    found = [m for line in begun if (line[0] == "[" or line[0].isdigit()) and (m := TIMED.match(line))]
+    if len(found) < _LEAST_TIMED or len(found) * 2 <= len(begun):
+        return False
+    stamps = [dayless_stamp(*(m.groups()[:4] if m[1] else m.groups()[4:8])) for m in found]
+    times = [stamp.ns for stamp in stamps if stamp is not None]
+    n_back = sum(later < earlier for earlier, later in pairwise(times))
+    return bool(times) and times[0] >= _LEAST_TIMED_NS and n_back * 10 <= len(times)
 
 
 def _labels(lines: list[str]) -> Labels:
@@ -88,6 +126,8 @@ def _labels(lines: list[str]) -> Labels:
             srun=labels.srun or here.srun or (below.srun and not ranked),
             compose=here.compose,
             hosts=labels.hosts | here.hosts | below.hosts,
+            timed=labels.timed or here.timed or below.timed,
+            rich=here.rich,
         )
         if found == labels:
             break
@@ -115,6 +155,8 @@ def _labels_of(lines: list[str]) -> Labels:
         compose=n_compose * 5 > len(lines) * 4 and n_compose > 1,
         srun=len(numbers) * 5 > len(lines) * 4 and len(numbers) > 1,
         hosts={name for name, n in names.items() if n > 1},
+        timed=_is_timed(lines),
+        rich=any(line[0] == "[" and RICH.match(line) for line in lines),
     )
 
 

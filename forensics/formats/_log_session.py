@@ -102,6 +102,8 @@ class Session:
         with self._source.open() as stream:
             for block in read_blocks(stream, self._decoder):
                 self._n_zeros += block.n_zeros
+                if self._clock.days is not None:
+                    self._clock.days.read(block.pieces, block.numbers)
                 self._compile.read(block)
                 self._memory.read(block)
                 if block.is_last and len(block):
@@ -323,7 +325,7 @@ class Session:
             piece.number,
             piece.number,
             piece.byte,
-            self._clock.ns(line.stamp),
+            self._clock.ns(line.stamp, piece.number),
             self._numbers.steps.get(proc),
             line.level,
             line.writer,

@@ -28,7 +28,7 @@ _NEVER_SEPARATORS = b"0123456789.-+eE\n"
 # Texts that with other digits might begin with one prefix more.
 _LIKE_PREFIX = re.compile(
     r"\[(?! *\d*/? *\d*\]|(?i:epoch|step|iter|iteration|it|batch|train|training|eval)[ ,:=])|\("
-    r"|\d*[-/]\d*[-/]|\d*,\d*,|[A-Z]\d"
+    r"|\d*[-/]\d*[-/]|\d*,\d*,|\d*:\d*:\d*|[A-Z]\d"
     r"|(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERR(?:OR)?|CRITICAL|FATAL|SEVERE|STAGE|USDT|VERBOSE)[ :]\d*[-/]"
     r"|(?:kern|user|daemon|syslog|auth|authpriv) *:"
     r"|(?:slurm|srun|salloc|sbatch|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 
 import duckdb
 
 from forensics.case import case_columns
 from forensics.models.alignment import QUARTER_NS, Vote, estimate, zones_of_spans
+from forensics.models.days import find_day
 from forensics.models.landmarks import Shared, shared_events
 from forensics.models.years import Span, find_year, year_shifts
 
@@ -24,7 +26,7 @@ _WHOLE_SECOND_NS = 1_000_000_000
 _BOOT_ERROR_NS = 1_000_000_000
 _BOOT_DRIFT = 50e-6  # of the kernel's unadjusted clock against NTP time: that of the quartz
 _TIME_COLUMNS = ("ts_ns", "started_ns", "completed_ns", "allocated_ns", "from_ns", "to_ns")
-_ORDER = {"epoch": 0, "local": 1, "yearless": 1, "boot": 2, "relative": 3}
+_ORDER = {"epoch": 0, "local": 1, "yearless": 1, "dayless": 1, "boot": 2, "relative": 3}
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Reading:
     error_ns: int
     timeline: str | None = None
     offset_ns: int = 0
+    lacks_day: bool = False
     shared: list[Shared] = field(default_factory=list)
     rests_on: list[tuple[Shared, bool]] = field(default_factory=list)
     notes: list[tuple[str, str]] = field(default_factory=list)  # kind, detail: zones and years
@@ -46,7 +49,11 @@ class Reading:
 
     @property
     def is_wall(self) -> bool:
-        return self.clock in {"local", "yearless"}
+        return self.clock in {"local", "yearless", "dayless"}
+
+    @property
+    def is_dated(self) -> bool:
+        return self.timeline is None and (self.clock == "epoch" or self.is_wall) and not self.lacks_day
 
 
 def align_clocks(con: duckdb.DuckDBPyConnection) -> None:
@@ -54,29 +61,27 @@ def align_clocks(con: duckdb.DuckDBPyConnection) -> None:
     if not readings:
         return
     _settle_years(con, readings)
+    _settle_days(con, readings)
     by_id = {r.id: r for r in readings}
     for shared in shared_events(con) if len(readings) > 1 else ():
         if shared.artifact_id in by_id and shared.other_id in by_id:
             by_id[shared.artifact_id].shared.append(shared)
             by_id[shared.other_id].shared.append(shared.turned())
     dated = [r for r in readings if r.timeline is None]  # all but logs whose year nothing tells
-    kinds = {r.clock for r in dated}
-    reference = "epoch" if "epoch" in kinds else "wall" if kinds & {"local", "yearless"} else None
+    kinds = {r.is_wall for r in dated if r.is_dated}
+    reference = "epoch" if False in kinds else "wall" if kinds else None
     if reference is not None:
-        _place_reference(reference, [r for r in dated if (r.clock == "epoch") == (reference == "epoch") and _dated(r)])
+        _place_reference(reference, [r for r in dated if r.is_wall == (reference == "wall") and r.is_dated])
         _join(reference, dated)
         if reference == "epoch":
             _place_by_zone(dated)
+    _place_without_day([r for r in readings if r.timeline is None and r.lacks_day])
     for reading in readings:
         if reading.timeline is None:
             host = " ".join(sorted(reading.hosts))
             own = f"boot {host}".strip() if reading.clock == "boot" else f"own {reading.id}"
             reading.timeline = "wall" if reading.is_wall else own
     _write(con, readings)
-
-
-def _dated(reading: Reading) -> bool:
-    return reading.clock == "epoch" or reading.is_wall
 
 
 def _read(con: duckdb.DuckDBPyConnection) -> list[Reading]:
@@ -146,6 +151,51 @@ def _settle_years(con: duckdb.DuckDBPyConnection, readings: Sequence[Reading]) -
     moved = {row[0]: Span(row[1], row[2]) for row in con.execute(_spans()).fetchall()}
     for reading in lost:
         reading.span = moved.get(reading.id, reading.span)
+
+
+def _settle_days(con: duckdb.DuckDBPyConnection, readings: Sequence[Reading]) -> None:
+    """Puts logs that tell hours only on their days, where something tells them."""
+    lost = [r for r in readings if r.clock == "dayless"]
+    if not lost:
+        return
+    told = dict(con.execute("SELECT artifact_id, min(number) FROM fact WHERE key = 'day' GROUP BY ALL").fetchall())
+    dated = [r for r in readings if r.is_dated and r.clock != "dayless" and r.span is not None]
+    wall = [r.span for r in dated if r.is_wall and r.span is not None]
+    absolute = [r.span for r in dated if not r.is_wall and r.span is not None]
+    parts = []
+    for reading in lost:
+        if reading.span is None:
+            continue
+        day = int(told[reading.id]) if reading.id in told else None
+        found = find_day(reading.span, reading.path, day, wall, absolute)
+        if found is None:
+            reading.lacks_day = True
+            continue
+        name = date.fromordinal(found.ordinal).isoformat()
+        reading.notes.append(("day", f"{name}: {found.how}"))
+        if not found.certain:
+            reading.warnings.append(
+                (
+                    "day-inferred",
+                    f"its lines tell the hour, not the day; they are taken as of {name}: {found.how}",
+                    "what came first between this and other artifacts, should it be another day",
+                )
+            )
+        parts.append((reading.id, -(2**62), 2**62, found.shift_ns))
+        reading.span = Span(reading.span.low + found.shift_ns, reading.span.high + found.shift_ns)
+    _shift(con, parts)
+
+
+def _place_without_day(readings: Sequence[Reading]) -> None:
+    """Logs of which nothing tells the day, on one timeline where all share an hour; counted from the first of them."""
+    spans = [r.span for r in readings if r.span is not None]
+    if not spans:
+        return
+    together = max(s.low for s in spans) <= min(s.high for s in spans)
+    for reading in readings:
+        if reading.span is not None:
+            reading.offset_ns = -(min(s.low for s in spans) if together else reading.span.low)
+        reading.timeline = "wall without day" if together else f"wall without day {reading.id}"
 
 
 def _place_reference(timeline: str, readings: Sequence[Reading]) -> None:
@@ -245,7 +295,7 @@ def _qualify(reading: Reading, n_agreeing: int, *, is_zone: bool) -> None:
 
 def _place_by_zone(readings: Sequence[Reading]) -> None:
     """Wall times that share no event: the zone of their host's other logs, else the one in which the spans overlap."""
-    waiting = [r for r in readings if r.is_wall and r.timeline is None and r.span is not None]
+    waiting = [r for r in readings if r.is_wall and r.is_dated and r.span is not None]
     zoned = [r for r in readings if r.is_wall and r.timeline == "epoch" and r.offset_ns % QUARTER_NS == 0]
     for reading in list(waiting):
         near = [r for r in zoned if r.hosts & reading.hosts] or zoned

@@ -89,6 +89,17 @@ def _gap(one: Span, other: Span) -> int:
     return max(0, one.low - other.high - _ZONES_NS, other.low - one.high - _ZONES_NS)
 
 
+def named_dates(path: str) -> list[date]:
+    """Dates in a name, each once, in their order."""
+    found = []
+    for m in _DATE.finditer(path):
+        try:
+            found.append(date(int(m[1]), int(m[2]), int(m[3])))
+        except ValueError:
+            continue
+    return list(dict.fromkeys(found))
+
+
 def _span_of_day(year: int, month: int, day: int) -> Span | None:
     try:
         start = _day(year, month, day) * _DAY_NS
