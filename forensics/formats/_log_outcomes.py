@@ -10,7 +10,7 @@ from forensics.formats._log_processes import Processes
 from forensics.formats._log_rows import Event, EventRows
 from forensics.formats._log_sequences import Sequences
 from forensics.formats._log_tables import Entry
-from forensics.formats._log_threads import LogThreads
+from forensics.formats._log_threads import HeldThread, LogThreads
 from forensics.formats._log_time import Clock
 
 # Messages that say again what was said before: the watchdog's thread as it ends, and the C++ runtime after it.
@@ -42,6 +42,9 @@ class Outcomes:
         self._threads.close(complete=complete, n_read=n_read)
         if self._n_stacks or self._threads.any:
             self._sink.emit("stack", self._stacks.table())
+
+    def add_thread(self, proc: int, thread: HeldThread) -> None:
+        self._threads.add_held(proc, thread)
 
     def finish(self, block: Block) -> None:
         if block.dump is not None:

@@ -238,6 +238,17 @@ class Processes:
         self._learn(number, rank=rank, **known)
         return number
 
+    def of_pid(self, pid: int) -> int | None:
+        """The process that is known to have an id, if only one is."""
+        found = [number for number, facts in self._known.items() if facts.get("pid") == pid]
+        return found[0] if len(found) == 1 else None
+
+    def new_of_pid(self, pid: int) -> int:
+        """A process of which only its id is known."""
+        number = self._get(("pid", None, pid))
+        self._learn(number, pid=pid)
+        return number
+
     def learn_rank(self, number: int, rank: int, world_size: int) -> None:
         """The process itself says which rank it is."""
         self._prefixed.discard(number)

@@ -43,7 +43,7 @@ _FOLLOWED = re.compile(
     r"NVIDIA-SMI |NVSMI LOG|above exception|\| +File \"|\| [\w.]+(?:Error|Group): "
     r"|Exception (?:ignored|in|Group)|Logging error|most recent call|Process [\w-]+:|Warning: "
     r"|\.py::|={3}|\.\.\.\s*$|(?:ok|PASSED|XFAIL|FAIL|ERROR|FAILED)\s*(?:\[ *\d+%\])?\s*$"
-    r"|(?:^|\.\.\. ?|::\S+ )skipped\b"
+    r"|(?:^|\.\.\. ?|::\S+ )skipped\b|Thread [\da-fx]* \((?:active|idle|Thread |LWP|process )|TID \d*:"
 )
 # A prefix where none belongs: another process began its line there.
 _CUT = re.compile(

@@ -11,7 +11,6 @@ from forensics.formats._log_blocks import Block
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_compile import CompileLines
 from forensics.formats._log_coverage import tell_coverage, tell_losses
-from forensics.formats._log_devices import DeviceText
 from forensics.formats._log_encodings import LineDecoder
 from forensics.formats._log_lines import Block as LineBlock
 from forensics.formats._log_lines import Piece, decoded, read_blocks
@@ -23,6 +22,7 @@ from forensics.formats._log_outcomes import Outcomes
 from forensics.formats._log_prefix import parse
 from forensics.formats._log_processes import Processes, survey
 from forensics.formats._log_quiet import Quiet
+from forensics.formats._log_quoted import QuotedText
 from forensics.formats._log_rows import EventRows
 from forensics.formats._log_samples import SampleRows
 from forensics.formats._log_scan import Pattern, Scan
@@ -45,6 +45,7 @@ _STRUCTURE = (
     r"|^\[\d{1,6},\d{1,6}\]<\w+>: ?\[\d|^\[rank\d+\]: ?\[rank|^\[default\d+\]:(?:\[rank\d+\]:)? ?\[default"
     r"|[a-z.,)\"']\[(?:rank\d|default\d|\d+,\d+\]<std)"
     r"|NVIDIA-SMI \d|NVSMI LOG|above exception|not found$|command not found|: (?:line )?\d{1,6}: "
+    r"|Thread [\da-fx]{1,18} \((?:active|idle|Thread |LWP|process )|TID \d{1,10}:"
     r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED|most recent call first\):"
 )
 _METRIC = (
@@ -90,7 +91,7 @@ class Session:
         self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events, sequences)
         self._compile = CompileLines(sink, self._survey.labels, self._clock, self._processes)
         self._memory = SummaryLines(sink, self._survey.labels, self._clock, self._processes)
-        self._devices = DeviceText(sink)
+        self._quoted = QuotedText(sink, self._survey.labels, self._clock, self._processes)
         self._torn = Torn(self._survey.labels, self._is_in_traceback)
         self._plain: set[bytes] = set()
         self._last_text = ""  # of the block before
@@ -123,7 +124,7 @@ class Session:
             self._end_table(proc)
         self._events.close()
         self._samples.close()
-        n_rows = self._devices.close(self._samples.n_rows)
+        n_rows = self._quoted.close(self._samples.n_rows, self._outcomes)
         self._compile.close(n_read=self._n_lines)
         self._memory.close(first_row=n_rows, n_read=self._n_lines)
         self._outcomes.close(complete=not self._source.damage, n_read=self._n_lines)
@@ -137,7 +138,7 @@ class Session:
     @property
     def _reads_on(self) -> bool:
         """Whether the next line may belong to something open that is of no one process."""
-        return self._torn.is_open or self._devices.is_open
+        return self._torn.is_open or self._quoted.is_open
 
     def _read(self, block: LineBlock) -> LineBlock | None:
         """Reads a block; gives back what is left when many of its messages turn out not to be kept any more."""
@@ -246,7 +247,7 @@ class Session:
         proc = self._processes.number(line)
         if (line.partial or proc in self._partial) and not self._join_parts(proc, line, piece):
             return
-        if self._devices.take(proc, line.text, piece.number, self._times_before):
+        if self._quoted.take(proc, line, piece.number, self._above):
             self._flood.pop(self._at, None)
             return
         if not self._is_notable and proc not in self._tables and self._is_nothing(proc, line, piece):
@@ -308,10 +309,9 @@ class Session:
             self._plain.add(self._lines.words_of(self._at))
         return True
 
-    def _times_before(self) -> list[str]:
-        """The two lines before the one at hand, where their times are of the log's clock."""
-        known = self._clock.kind in {"none", "local"}
-        return [self._lines[index].text for index in range(max(self._at - 2, 0), self._at)] if known else []
+    def _above(self, n: int) -> list[Piece]:
+        """The lines before the one at hand."""
+        return [self._lines[index] for index in range(max(self._at - n, 0), self._at)]
 
     @property
     def _previous(self) -> str:

@@ -7,11 +7,12 @@ names threads by their pthread address; a thread's state is told only by what it
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forensics.artifact import Frame, Sink, Stacks
 from forensics.formats._thread_rows import ThreadRows
-from forensics.formats._wait_reason import Call, wait_of
+from forensics.formats._wait_reason import Call, Wait, wait_of
 
 # Python 3.13 and newer name threads: `Thread 0x00007f071f8f56c0 [pt_data_pin] (most recent call first):`
 THREAD = re.compile(
@@ -51,6 +52,17 @@ class Dump:
             self.threads[-1].frames.append(frame)
 
 
+@dataclass
+class HeldThread:
+    name: str
+    line: int | None
+    proc: int  # of the dump
+    state: str | None
+    wait: Wait | None
+    frames: Sequence[Frame]
+    ts_ns: int | None = None
+
+
 class LogThreads:
     """Rows of `thread_state` of one log; stacks go where those of its events are."""
 
@@ -70,6 +82,13 @@ class LogThreads:
                 thread.name, line=thread.line, proc=proc, state=state, wait=wait, frames=thread.frames, ts_ns=ts_ns
             )
         self._rows.n_dropped += dump.n_dropped
+
+    def add_held(self, proc: int, thread: HeldThread) -> None:
+        """A thread that another reader has found."""
+        self._rows.add(
+            thread.name, line=thread.line, proc=proc, state=thread.state, wait=thread.wait, frames=thread.frames,
+            ts_ns=thread.ts_ns,
+        )  # fmt: skip
 
     def close(self, *, complete: bool, n_read: int) -> None:
         """Emits what is left and declares the coverage of the processes that were dumped."""

@@ -44,7 +44,7 @@ class ThreadRows:
         """`stacks`: those of the whole artifact, which the caller then emits itself."""
         self._sink = sink
         self._own_stacks = stacks is None
-        self._stacks = stacks or Stacks()
+        self._stacks = Stacks() if stacks is None else stacks
         self._rows: list[dict[str, Any]] = []
         self._lines: list[tuple[int, int]] = []
         self._n_frames = 0

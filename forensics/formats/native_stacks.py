@@ -81,10 +81,37 @@ def _is_known(line: str) -> bool:
 
 
 def load(source: Source, sink: Sink) -> None:
-    reader = _Reader(source, sink)
+    rows = ThreadRows(sink)
+    reader, n_lines = TextStacks(sink, rows), 0
     for number, text, _whole in numbered_lines(source, max_chars=_MAX_LINE):
+        n_lines = number
         reader.take(without_ansi(text).rstrip(), number)
-    reader.finish()
+    reader.end()
+    rows.close()
+    cut = "the dump ends inside a line" if ends_inside_line(source) else reader.cut
+    if cut and rows.kept:
+        sink.warn("truncated", cut, "threads and frames that follow")
+        sink.damaged("partial")
+    complete = not cut and source.damage is None and not rows.n_dropped
+    for proc, n in sorted(rows.kept.items()):
+        sink.cover("thread_state", proc=proc, complete=complete, n_read=n_lines, n_kept=n)
+    if not rows.kept:
+        raise ArtifactError(f"{source.name}: no thread; expected stacks of gdb, pstack or eu-stack", byte=0)
+
+
+def begins_stacks(line: str) -> bool:
+    """Whether a line names a thread as gdb, pstack and eu-stack do."""
+    return _GDB_THREAD.match(line) is not None or _EU_THREAD.match(line) is not None
+
+
+def heads_stacks(line: str) -> bool:
+    """Whether a line may stand above the first thread of a process."""
+    return any(pattern.match(line) for pattern in (_CHATTER, _ATTACH, _CORE, _SIGNAL, _EU_PROCESS))
+
+
+def is_stack_line(line: str) -> bool:
+    """Whether a line may be one of such stacks."""
+    return _is_thread(line) or (_FRAME.match(line) or _PYTHON_FRAME.match(line)) is not None or _is_known(line)
 
 
 @dataclass
@@ -117,21 +144,20 @@ class _Process:
     threads: list[_Thread] = field(default_factory=list)
 
 
-class _Reader:
-    def __init__(self, source: Source, sink: Sink) -> None:
-        self._source, self._sink = source, sink
-        self._rows = ThreadRows(sink)
+class TextStacks:
+    """Reads such stacks line by line, `end` after the last one. `cut`: what shows that some are missing."""
+
+    def __init__(self, sink: Sink, rows: ThreadRows) -> None:
+        self._rows = rows
         self._processes = DumpProcesses(sink)
         self._place: dict[str, Any] = {}
         self._process: _Process | None = None
         self._thread: _Thread | None = None
         self._frame: str | None = None  # the text of a frame to which wrapped lines may belong
         self._last_number = 0  # of gdb's threads, which it lists downwards
-        self._n_lines = 0
-        self._cut: str | None = None
+        self.cut: str | None = None
 
     def take(self, line: str, number: int) -> None:
-        self._n_lines = number
         if self._frame is not None and line.startswith("    ") and len(self._frame) < _MAX_FRAME_CHARS:
             self._frame = f"{self._frame} {line.strip()}"
         elif _FRAME.match(line):
@@ -149,11 +175,11 @@ class _Reader:
 
     def _take_other(self, line: str, number: int) -> None:
         if match := (_ATTACH.match(line) or _EU_PROCESS.match(line)):
-            self._end_process()
+            self.end()
             self._current(number).pid = int(match[1])
         elif match := _DETACH.match(line):
             self._current(number).pid = int(match[1])
-            self._end_process()
+            self.end()
         elif match := _CORE.match(line):
             process = self._current(number)
             process.command, process.is_core = match[1], True
@@ -166,7 +192,7 @@ class _Reader:
         elif line.strip() and not _CHATTER.match(line):
             place = place_of_heading(line)
             if place:
-                self._end_process()
+                self.end()
                 self._place = place
 
     def _current(self, number: int) -> _Process:
@@ -179,7 +205,7 @@ class _Reader:
         lwp, name = match["lwp"] or match["id"], (match["name"] or "").strip()
         known = {thread.lwp for thread in self._process.threads} if self._process else set()
         if ordinal > self._last_number == 1 and not (lwp and int(lwp) in known):
-            self._end_process()  # another process of the same file: gdb ends with thread 1
+            self.end()  # another process of the same file: gdb ends with thread 1
         self._last_number = ordinal
         words = [lwp] if lwp else [f"thread {ordinal}"]
         self._start_thread(" ".join([*words, name] if name else words), int(lwp) if lwp else None, number)
@@ -206,14 +232,15 @@ class _Reader:
         thread.calls.append(call)
         thread.frames.append(Frame(call.function, call.file, line))
 
-    def _end_process(self) -> None:
+    def end(self) -> None:
+        """Ends a process; more may follow."""
         self._end_frame()
         process, self._process, self._thread, self._last_number = self._process, None, None, 0
         if process is None or not process.threads:
             return
         threads = _merged(process.threads)
         if (ordinals := [thread.ordinal for thread in threads]) and ordinals[0] > ordinals[-1] > 1:
-            self._cut = f"{ordinals[-1] - 1} of the threads that the debugger counted are not listed"
+            self.cut = f"{ordinals[-1] - 1} of the threads that the debugger counted are not listed"
         # Attached to, a process has its own id as that of the thread that gdb numbers 1.
         main = next((thread.lwp for thread in threads if thread.ordinal == 1 and not process.is_core), None)
         proc = self._processes.number(process.pid or main, line=process.line, **self._place)
@@ -236,19 +263,6 @@ class _Reader:
             state = "running"
         frames = thread.python or thread.frames
         self._rows.add(thread.name, line=thread.line, proc=proc, state=state, wait=wait, frames=frames)
-
-    def finish(self) -> None:
-        self._end_process()
-        self._rows.close()
-        cut = "the dump ends inside a line" if ends_inside_line(self._source) else self._cut
-        if cut and self._rows.kept:
-            self._sink.warn("truncated", cut, "threads and frames that follow")
-            self._sink.damaged("partial")
-        complete = not cut and self._source.damage is None and not self._rows.n_dropped
-        for proc, n in sorted(self._rows.kept.items()):
-            self._sink.cover("thread_state", proc=proc, complete=complete, n_read=self._n_lines, n_kept=n)
-        if not self._rows.kept:
-            raise ArtifactError(f"{self._source.name}: no thread; expected stacks of gdb, pstack or eu-stack", byte=0)
 
 
 def _take_python(thread: _Thread, line: str) -> None:

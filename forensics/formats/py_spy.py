@@ -53,21 +53,35 @@ def recognise(head: Head) -> int:
     n_threads = sum(_THREAD.match(line) is not None for line in lines)
     if not n_threads:
         return 0
-    n_known = sum(_is_known(line) for line in lines)
+    n_known = sum(is_dump_line(line) for line in lines)
     framed = any(_PROCESS.match(line) or _FRAME.match(line) for line in lines)
     return _SURE if framed and n_known >= _SHARE * len(lines) else 0
 
 
-def _is_known(line: str) -> bool:
+def begins_dump(line: str) -> bool:
+    """Whether a line names a thread as py-spy does."""
+    return _THREAD.fullmatch(line) is not None
+
+
+def heads_dump(line: str) -> bool:
+    """Whether a line may stand above the first thread of a process."""
+    return (_PROCESS.match(line) or _PYTHON.match(line) or _PARENT.match(line)) is not None
+
+
+def is_dump_line(line: str) -> bool:
+    """Whether a line may be one of a dump."""
     patterns = (_FRAME, _THREAD, _DETAIL, _PROCESS, _PYTHON, _PARENT, _RULE)
     return any(pattern.match(line) for pattern in patterns)
 
 
 def load(source: Source, sink: Sink) -> None:
     is_json = source.head(4096).text.lstrip("\ufeff \t\r\n").startswith("[")
-    reader = _JsonDump(source, sink) if is_json else _TextDump(source, sink)
-    reader.read()
-    if not reader.rows.kept:
+    rows = ThreadRows(sink)
+    if is_json:
+        _JsonDump(source, sink, rows).read()
+    else:
+        _read_text(source, sink, rows)
+    if not rows.kept:
         raise ArtifactError(f"{source.name}: no thread; expected the output of py-spy dump", byte=0)
 
 
@@ -95,53 +109,53 @@ class _Thread:
         return "running" if self.active else "waiting"
 
 
-class _Dump:
-    def __init__(self, source: Source, sink: Sink) -> None:
-        self.source, self.sink = source, sink
-        self.rows = ThreadRows(sink)
-        self.processes = DumpProcesses(sink)
-        self.n_read = 0
-
-    def keep(self, thread: _Thread) -> None:
-        wait = wait_of(thread.calls, spins=thread.active)
-        self.rows.add(
-            thread.name, line=thread.line, proc=thread.proc, state=thread.state, wait=wait, frames=thread.frames
-        )
-
-    def finish(self, damage: str | None) -> None:
-        self.rows.close()
-        if damage:
-            self.sink.warn("truncated", damage, "threads and frames that follow")
-            self.sink.damaged("partial")
-        complete = not damage and self.source.damage is None and not self.rows.n_dropped
-        for proc, n in sorted(self.rows.kept.items()):
-            self.sink.cover("thread_state", proc=proc, complete=complete, n_read=self.n_read, n_kept=n)
+def _read_text(source: Source, sink: Sink, rows: ThreadRows) -> None:
+    dump, n_read, ends_cut = TextDump(sink, rows), 0, False
+    for number, text, whole in numbered_lines(source, max_chars=_MAX_LINE):
+        n_read = number
+        line = without_ansi(text).rstrip()
+        ends_cut = not dump.take(line, number) and whole and bool(line.strip())
+    dump.end(n_read)
+    cut = "the dump ends before the threads of its last process" if dump.is_bare else None
+    _finish(source, sink, rows, n_read, "the dump ends inside a line" if ends_cut and ends_inside_line(source) else cut)
 
 
-class _TextDump(_Dump):
-    def __init__(self, source: Source, sink: Sink) -> None:
-        super().__init__(source, sink)
+def _keep(thread: _Thread, rows: ThreadRows) -> None:
+    wait = wait_of(thread.calls, spins=thread.active)
+    rows.add(thread.name, line=thread.line, proc=thread.proc, state=thread.state, wait=wait, frames=thread.frames)
+
+
+def _finish(source: Source, sink: Sink, rows: ThreadRows, n_read: int, damage: str | None) -> None:
+    rows.close()
+    if damage:
+        sink.warn("truncated", damage, "threads and frames that follow")
+        sink.damaged("partial")
+    complete = not damage and source.damage is None and not rows.n_dropped
+    for proc, n in sorted(rows.kept.items()):
+        sink.cover("thread_state", proc=proc, complete=complete, n_read=n_read, n_kept=n)
+
+
+class TextDump:
+    """Reads what `py-spy dump` prints as text, line by line, `end` after the last one.
+
+    `is_bare`: the last process had no thread so far.
+    """
+
+    def __init__(self, sink: Sink, rows: ThreadRows) -> None:
+        self._sink, self._rows = sink, rows
+        self._processes = DumpProcesses(sink)
         self._thread: _Thread | None = None
         self._proc: int | None = None
         self._command: list[str] | None = None  # while it may go on
         self._place: dict[str, Any] = {}
         self._n_errors = 0
-        self._bare = False  # a process without threads so far
+        self.is_bare = False
 
-    def read(self) -> None:
-        ends_cut = False
-        for number, text, whole in numbered_lines(self.source, max_chars=_MAX_LINE):
-            self.n_read = number
-            line = without_ansi(text).rstrip()
-            ends_cut = not self._take(line, number) and whole and bool(line.strip())
+    def end(self, number: int) -> None:
         self._end_thread()
-        self._end_command(self.n_read)
-        if ends_cut and ends_inside_line(self.source):
-            self.finish("the dump ends inside a line")
-        else:
-            self.finish("the dump ends before the threads of its last process" if self._bare else None)
+        self._end_command(number)
 
-    def _take(self, line: str, number: int) -> bool:
+    def take(self, line: str, number: int) -> bool:
         """Whether the line was one of py-spy's."""
         if match := _THREAD.match(line):
             self._start_thread(match, number)
@@ -154,7 +168,7 @@ class _TextDump(_Dump):
         elif not line.strip() or _RULE.match(line):
             self._place = {} if line.strip() else self._place
         elif match := _PARENT.match(line):
-            self.processes.parent(self._proc or 0, int(match[1]), number)
+            self._processes.parent(self._proc or 0, int(match[1]), number)
         else:
             self._take_other(line, number)
             return False
@@ -163,35 +177,35 @@ class _TextDump(_Dump):
     def _start_process(self, match: re.Match[str], number: int) -> None:
         self._end_thread()
         self._end_command(number)
-        self._proc = self.processes.number(int(match[1]), line=number, **self._place)
-        self._place, self._command, self._bare = {}, [match[2]], True
+        self._proc = self._processes.number(int(match[1]), line=number, **self._place)
+        self._place, self._command, self.is_bare = {}, [match[2]], True
 
     def _go_on_with_process(self, line: str, number: int) -> None:
         """The command line, which may hold line feeds, up to the line with Python's version."""
         if match := _PYTHON.match(line):
-            self.processes.tell(self._proc or 0, "python", match[1], number, scope="version")
+            self._processes.tell(self._proc or 0, "python", match[1], number, scope="version")
             self._end_command(number)
         elif self._command is not None and len(self._command) < _MAX_COMMAND_LINES:
             self._command.append(line)
 
     def _end_command(self, number: int) -> None:
         if self._command is not None:
-            self.processes.command(self._proc or 0, "\n".join(self._command), number)
+            self._processes.command(self._proc or 0, "\n".join(self._command), number)
         self._command = None
 
     def _start_thread(self, match: re.Match[str], number: int) -> None:
         self._end_thread()
         self._end_command(number)
-        self._bare = False
+        self.is_bare = False
         if self._proc is None:
-            self._proc = self.processes.number(None, **self._place)
+            self._proc = self._processes.number(None, **self._place)
         name = f"{match[1].lower()} {match[3]}" if match[3] else match[1].lower()
         status = match[2]
         self._thread = _Thread(name, number, self._proc, status.startswith("active"), "gil" in status)
 
     def _end_thread(self) -> None:
         if self._thread is not None:
-            self.keep(self._thread)
+            _keep(self._thread, self._rows)
         self._thread = None
 
     def _take_frame(self, line: str) -> bool:
@@ -211,28 +225,33 @@ class _TextDump(_Dump):
         if _ERROR.match(line):
             self._n_errors += 1
             if self._n_errors <= 20:
-                self.sink.warn("no-stack", line[:500], "what that process was doing", line=number)
+                self._sink.warn("no-stack", line[:500], "what that process was doing", line=number)
             return
         self._end_thread()
         self._place |= place_of_heading(line)
 
 
-class _JsonDump(_Dump):
+class _JsonDump:
+    def __init__(self, source: Source, sink: Sink, rows: ThreadRows) -> None:
+        self._source, self._sink, self._rows = source, sink, rows
+        self._processes = DumpProcesses(sink)
+
     def read(self) -> None:
-        text, more = read_text(self.source, _MAX_JSON_BYTES)
+        text, more = read_text(self._source, _MAX_JSON_BYTES)
         joined = _DOCUMENTS.sub(lambda m: "," + m[1] + " ", text)  # several dumps, one after another; same positions
-        lines = LineCounter(joined)
+        lines, n_read = LineCounter(joined), 0
         walk = JsonWalk(joined, lambda path, first: len(path) == 1 and first == "{")
         for leaf in walk.leaves():
-            self.n_read += 1
+            n_read += 1
             # Behind damage, what is found next may be a frame of a thread that was lost.
             if len(leaf.path) == 1 and isinstance(leaf.value, dict) and isinstance(leaf.value.get("frames"), list):
                 self._take(leaf.value, lines.at(leaf.position))
         lost = "the document ends early or is damaged" if walk.damage is not None else None
-        self.finish("the document is longer than is read" if more else lost)
+        damage = "the document is longer than is read" if more else lost
+        _finish(self._source, self._sink, self._rows, n_read, damage)
 
     def _take(self, thread: dict[str, Any], line: int) -> None:
-        proc = self.processes.number(as_int(thread.get("pid"), 1), line=line)
+        proc = self._processes.number(as_int(thread.get("pid"), 1), line=line)
         about = thread.get("process_info")
         if isinstance(about, dict):
             self._take_process(proc, about, line)
@@ -246,15 +265,15 @@ class _JsonDump(_Dump):
         for frame in frames if isinstance(frames, list) else ():
             if isinstance(frame, dict):
                 _add_frame(found, frame)
-        self.keep(found)
+        _keep(found, self._rows)
 
     def _take_process(self, proc: int, about: dict[str, Any], line: int) -> None:
         command, parent = about.get("command_line"), about.get("parent")
         if isinstance(command, str):
-            self.processes.command(proc, command, line)
+            self._processes.command(proc, command, line)
         pid = as_int(parent.get("pid"), 1) if isinstance(parent, dict) else None
         if pid is not None:
-            self.processes.parent(proc, pid, line)
+            self._processes.parent(proc, pid, line)
 
 
 def _add_frame(thread: _Thread, frame: dict[str, Any]) -> None:
