@@ -14,8 +14,10 @@ from forensics.formats._device_fields import DeviceSamples
 from forensics.formats._nvidia_smi_query import QueryText, is_device_heading
 from forensics.formats._nvidia_smi_table import TableText
 from forensics.formats._quantities import parse_time
+from forensics.formats.metrics_csv import DeviceTable
 
 _OF_HOST = re.compile(r"(?:Timestamp|Driver Version|CUDA Version|Attached GPUs) +: |=+NVSMI LOG=+")
+_CSV_SIGNS = ("utilization.gpu", "memory.used", "memory.total", "memory.free", "temperature.gpu", "power.draw")
 _MAX_OUTSIDE = 2  # blank lines within one output
 
 
@@ -46,7 +48,8 @@ class DeviceText:
         self._table = TableText(self._samples)
         self._query = QueryText(self._samples)
         self._proc: int | None = None  # whose output is open
-        self._in_query = False
+        self._csv = DeviceTable(self._samples)
+        self._kind = ""
         self._n_blank = 0
         self._n_lines = 0
 
@@ -57,17 +60,22 @@ class DeviceText:
     def take(self, proc: int, text: str, number: int, before: Callable[[], list[str]]) -> bool:
         """Whether a line is of such output. `before` gives the lines above it that may tell the time, a local one."""
         if self._proc is None:
+            is_csv = any(sign in text for sign in _CSV_SIGNS) and self._csv.begin(text, number)
+            if is_csv:
+                self._proc, self._kind, self._n_blank = proc, "csv", 0
+                self._n_lines += 1
+                return True
             if not _begins(text):
                 return False
-            self._proc, self._in_query = proc, "NVSMI LOG" in text
+            self._proc, self._kind = proc, "query" if "NVSMI LOG" in text else "table"
             moments = [moment for line in before() if (moment := parse_time(line.strip())) is not None]
             self._table.ts_ns = moments[-1].ns if moments else None
         elif proc != self._proc:
             return False
         self._n_blank = 0 if text.strip() else self._n_blank + 1
-        reader = self._query if self._in_query else self._table
+        readers = {"query": self._query.read, "csv": self._csv.read, "table": self._table.read}
         if text.strip():
-            is_own = (not self._in_query or _may_be_of_query(text)) and reader.read(text, number)
+            is_own = (self._kind != "query" or _may_be_of_query(text)) and readers[self._kind](text, number)
         else:
             is_own = self._n_blank <= _MAX_OUTSIDE
         if not is_own:

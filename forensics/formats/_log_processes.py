@@ -254,6 +254,12 @@ class Processes:
         self._prefixed.discard(number)
         self._learn(number, rank=rank, world_size=world_size)
 
+    def learn(self, number: int, **known: int | str | None) -> None:
+        """What a process said of itself, where nothing else is known."""
+        if "rank" not in self._known.get(number, ()) or self._known[number]["rank"] == known.get("rank"):
+            self._prefixed.discard(number)
+            self._learn(number, **known)
+
     def _get(self, key: _Key) -> int:
         number = self._numbers.get(key)
         if number is None:

@@ -40,7 +40,8 @@ _OTHERWISE = re.compile(rb"[\x80-\xff\x0b\x1c-\x1f]")
 _TAKEN = {"fatal-python-error", "faulthandler-timeout", "anomaly-forward", "anomaly-induced", "nccl-init"}
 # What the following of tracebacks, dumps and tests looks for.
 _FOLLOWED = re.compile(
-    r"NVIDIA-SMI |NVSMI LOG|above exception|\| +File \"|\| [\w.]+(?:Error|Group): "
+    r"NVIDIA-SMI |NVSMI LOG|(?:memory|temperature|utilization|power)\.(?:gpu|used|total|free|draw)\b|above exception"
+    r"|\| +File \"|\| [\w.]+(?:Error|Group): "
     r"|Exception (?:ignored|in|Group)|Logging error|most recent call|Process [\w-]+:|Warning: "
     r"|\.py::|={3}|\.\.\.\s*$|(?:ok|PASSED|XFAIL|FAIL|ERROR|FAILED)\s*(?:\[ *\d+%\])?\s*$"
     r"|(?:^|\.\.\. ?|::\S+ )skipped\b|Thread [\da-fx]* \((?:active|idle|Thread |LWP|process )|TID \d*:"

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from forensics.artifact import Sink
 from forensics.formats._log_devices import DeviceText
 from forensics.formats._log_dumps import MAX_ABOVE, DumpTexts
-from forensics.formats._log_lines import Piece
+from forensics.formats._log_lines import Block, Piece
 from forensics.formats._log_marks import Labels, Line
 from forensics.formats._log_outcomes import Outcomes
 from forensics.formats._log_prefix import parse
 from forensics.formats._log_processes import Processes
+from forensics.formats._log_settings import SettingTexts
 from forensics.formats._log_time import Clock
 
 _TIMES_ABOVE = 2  # lines that may tell when a tool was called
@@ -25,10 +26,15 @@ class QuotedText:
         self._clock = clock
         self._devices = DeviceText(sink)
         self._dumps = DumpTexts(sink, processes)
+        self._settings = SettingTexts(sink, labels, processes)
 
     @property
     def is_open(self) -> bool:
         return self._devices.is_open or self._dumps.is_open
+
+    def read(self, block: Block) -> None:
+        """Reads what is told by whole runs of lines; these stay the log's own as well."""
+        self._settings.read(block)
 
     def take(self, proc: int, line: Line, number: int, above: Callable[[int], list[Piece]]) -> bool:
         """Whether a line is of another tool. `above(n)`: at most n lines before it."""
@@ -55,7 +61,8 @@ class QuotedText:
             return True
         return self._devices.take(proc, line.text, number, times)
 
-    def close(self, first_row: int, outcomes: Outcomes) -> int:
+    def close(self, first_row: int, outcomes: Outcomes, *, n_read: int) -> int:
         """Emits what was read, samples numbered from `first_row` on; gives the number after the last one."""
         self._dumps.close(outcomes.add_thread)
+        self._settings.close(n_read=n_read)
         return self._devices.close(first_row)

@@ -44,7 +44,8 @@ _STRUCTURE = (
     # A prefix within a line: another process cut it.
     r"|^\[\d{1,6},\d{1,6}\]<\w+>: ?\[\d|^\[rank\d+\]: ?\[rank|^\[default\d+\]:(?:\[rank\d+\]:)? ?\[default"
     r"|[a-z.,)\"']\[(?:rank\d|default\d|\d+,\d+\]<std)"
-    r"|NVIDIA-SMI \d|NVSMI LOG|above exception|not found$|command not found|: (?:line )?\d{1,6}: "
+    r"|NVIDIA-SMI \d|NVSMI LOG|(?:memory|temperature|utilization|power)\.(?:gpu|used|total|free|draw)\b"
+    r"|above exception|not found$|command not found|: (?:line )?\d{1,6}: "
     r"|Thread [\da-fx]{1,18} \((?:active|idle|Thread |LWP|process )|TID \d{1,10}:"
     r"|\.\.\. ?(?:ok|FAIL|ERROR|skipped)?$|PASSED|FAILED|most recent call first\):"
 )
@@ -107,6 +108,7 @@ class Session:
                     self._clock.days.read(block.pieces, block.numbers)
                 self._compile.read(block)
                 self._memory.read(block)
+                self._quoted.read(block)
                 if block.is_last and len(block):
                     self._events.begin_last_part(block.number(0))
                 rest: LineBlock | None = block
@@ -124,7 +126,7 @@ class Session:
             self._end_table(proc)
         self._events.close()
         self._samples.close()
-        n_rows = self._quoted.close(self._samples.n_rows, self._outcomes)
+        n_rows = self._quoted.close(self._samples.n_rows, self._outcomes, n_read=self._n_lines)
         self._compile.close(n_read=self._n_lines)
         self._memory.close(first_row=n_rows, n_read=self._n_lines)
         self._outcomes.close(complete=not self._source.damage, n_read=self._n_lines)

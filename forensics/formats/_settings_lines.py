@@ -41,6 +41,7 @@ _CAPABILITY = re.compile(r"compute capability ([0-9]{1,2}\.[0-9])")
 _MEMORY_OF_DEVICE = re.compile(r"\b([0-9]{1,4}(?:\.[0-9]{1,2})?) ?(G(?:i?B))\b")
 _N_DEVICES = re.compile(r"([0-9]{1,4}) ?(?:x |GPUs?\b)")
 _OF_HOST = re.compile(r"ulimit.{0,40}|/dev/shm.{0,40}|shm.{0,40}|ram|memory|swap", re.IGNORECASE)
+_DOTTED = re.compile(r"([a-z][\w ()/.]{2,60}?) \.{2,1000} (\S.{0,1000})")  # of ds_report
 _RULER = re.compile(r"[-=_*+ ]{3,1000}")
 _SYSTEMS = {"linux", "windows", "macos", "darwin"}
 
@@ -121,6 +122,9 @@ class SettingLines:
         ended = _EXIT_CODE.match(text)
         if ended:
             return [Setting("exit_code", (ended[1] + ended[2]).strip(), "outcome", number=float(ended[1]))]
+        dotted = _DOTTED.fullmatch(text)
+        if dotted:
+            return [_of_report(dotted[1], dotted[2])]
         return self._assigned(text) or self._version(text) or list(self._labelled(text)) or self._said(text)
 
     def _prompted(self, command: str) -> list[Setting]:
@@ -193,6 +197,16 @@ class SettingLines:
         if pid:
             return [Setting("pid", pid[1], "option", number=float(pid[1])), Setting("note", text, "note")]
         return _command(text) if _LAUNCHED.fullmatch(text) and ": " not in text else []
+
+
+def _of_report(label: str, value: str) -> Setting:
+    """A line of DeepSpeed's report: `deepspeed info` begins with its version."""
+    if label == "deepspeed info":
+        return Setting("deepspeed", value.partition(",")[0], "version")
+    if label.endswith(" version"):
+        name = label.removesuffix(" version")
+        return Setting({"torch cuda": "torch.version.cuda"}.get(name, name.replace(" ", "-")), value, "version")
+    return _option(label, value)
 
 
 def _option(key: str, value: str) -> Setting:

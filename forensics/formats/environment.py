@@ -16,7 +16,7 @@ from forensics.formats._settings_documents import YamlSettings, json_settings, l
 from forensics.formats._settings_lines import SettingLines
 from forensics.formats._text_lines import decode_text, head_lines, numbered_lines, read_text, without_ansi
 
-VERSION = 2
+VERSION = 3
 TITLE = "Environment and settings (env.txt, config.json, pip freeze, collect_env)"
 PROVIDES = ("fact",)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
-from forensics.formats._device_fields import DeviceSamples, canonical_field
+from forensics.formats._device_fields import DeviceSamples, canonical_field, device_value
 from forensics.formats._metric_rows import STEP_COLUMNS, TIME_COLUMNS, MetricRows, is_known_metric
 from forensics.formats._quantities import parse_number, parse_time
 from forensics.formats._samples import folded
@@ -177,11 +177,43 @@ def _load_metrics(
     return metrics.finish(n_read + bad.count, complete=bad.count == 0 and source.damage is None)
 
 
+class DeviceTable:
+    """What `nvidia-smi --query-gpu=... --format=csv` prints, row by row, where it stands inside other text."""
+
+    def __init__(self, samples: DeviceSamples) -> None:
+        self._samples = samples
+        self._header: _Header | None = None
+        self._known: dict[str, int] = {}
+
+    def begin(self, line: str, number: int) -> bool:
+        """Whether a line is the header of such a table, whose rows follow."""
+        header = _as_header(line.strip(), number, ",") if "," in line else None
+        if header is None or not header.of_device or len(header.columns) < 2:
+            return False
+        self._header = header
+        return True
+
+    def read(self, line: str, number: int) -> bool:
+        """Whether a line is a row of the table that was begun last."""
+        cells = _cells(line.strip(), ",") if self._header is not None else None
+        if self._header is None or cells is None or len(cells) != len(self._header.columns) or not _has_quantity(cells):
+            return False
+        _add_device_row(self._samples, _device_columns(self._header), cells, number, self._known)
+        return True
+
+
+def _has_quantity(cells: list[str]) -> bool:
+    return any(device_value(cell) is not None for cell in cells)
+
+
+def _device_columns(header: _Header) -> list[tuple[str, str | None]]:
+    matches = [_DEVICE_COLUMN.fullmatch(column) for column in header.columns]
+    named = zip(matches, header.columns, strict=True)
+    return [(canonical_field(m[1] if m else column), m[2] if m else None) for m, column in named]
+
+
 def _load_devices(sink: Sink, header: _Header, rows: Iterator[tuple[int, list[str]]], bad: BadLines) -> int:
-    columns = []
-    for column in header.columns:
-        match = _DEVICE_COLUMN.fullmatch(column)
-        columns.append((canonical_field(match[1] if match else column), match[2] if match else None))
+    columns = _device_columns(header)
     samples = DeviceSamples(sink)
     known: dict[str, int] = {}
     n_read = 0
