@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
@@ -183,11 +184,18 @@ def joined(batches: Sequence[pa.Table]) -> pa.Table:
     return pa.concat_tables(batches)
 
 
-def create_case(path: Path) -> duckdb.DuckDBPyConnection:
-    """A new, empty case file with the schema, written so that DuckDB 1.5 can open it too."""
+def create_case(path: Path, like: Path | None = None) -> duckdb.DuckDBPyConnection:
+    """A new, empty case file with the schema, written so that DuckDB 1.5 can open it too.
+
+    `like`: an empty case that was closed, to copy; where many are made, that takes a fraction of the time.
+    """
+    if like is not None:
+        shutil.copyfile(like, path)
     con = connect(memory_limit=BUILDING_LIMIT, temp_directory=f"{path}.tmp")
     con.execute(f"ATTACH '{_quoted(path)}' AS investigation (STORAGE_VERSION 'v1.5.0')")
     con.execute("USE investigation")
+    if like is not None:
+        return con
     con.execute(
         f"BEGIN; {resources.schema_sql()}; COMMIT"
     )  # one transaction: each statement alone would reach the disk

@@ -21,19 +21,20 @@ import pyarrow as pa
 
 from forensics.artifact import Source
 from forensics.assembly import assemble_case
-from forensics.case import case_columns, conform, intern, open_for_rules
+from forensics.case import case_columns, conform, create_case, intern, open_for_rules
 from forensics.citations import Citations
 from forensics.discovery import Found, Hints, discover
 from forensics.engine import judge
 from forensics.errors import RuleError
 from forensics.finding import Finding
 from forensics.ingest import Loaded, ingest
-from forensics.library import load_rules, load_views
+from forensics.library import load_rules, load_views, views_read_by
 from forensics.parquet_sink import write_rows
 from forensics.rule import Rule
 from forensics.states import CAPABILITIES
 
 _KEYS = {"name", "files", "rows", "procs", "capabilities", "fixture", "finds", "about", "thresholds"}
+_EMPTY = "empty.duckdb"  # what each case begins with
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ def run_cases(
     views = load_views(folders)
     results: list[CaseResult] = []
     work = Path(tempfile.mkdtemp(prefix="forensics-cases-"))
+    create_case(work / _EMPTY).close()
     rules = load_rules(folders)
     unknown = set(names) - {rule.id for rule in rules}
     if unknown:
@@ -103,7 +105,7 @@ def _run_case(
     if "fixture" in case and (fixtures is None or not (fixtures / case["fixture"]).is_dir()):
         return None if fixtures is None else f"fixture {case['fixture']} does not exist"
     with _opened(case, fixtures, work) as (con, sources):
-        judgement = judge(con, [rule], views, Citations(con, sources))
+        judgement = judge(con, [rule], views_read_by(rule, views), Citations(con, sources))
     broken = [run.reason for run in judgement.runs if run.outcome == "failed"]
     if broken:
         return f"the rule failed: {broken[0]}"
@@ -119,13 +121,13 @@ def _opened(
         folder, path = fixtures / case["fixture"] / "artifacts", work / f"{key}.duckdb"
         found = discover(folder, work / key)
         if not path.exists():
-            assemble_case(ingest(found, work / "cache"), path)
+            assemble_case(ingest(found, work / "cache"), path, like=work / _EMPTY)
         sources = [item.source for item in found]
     else:
         place = Path(tempfile.mkdtemp(dir=work))
         path = place / "case.duckdb"
         loaded = _loaded_files(case, place) + _loaded_rows(case, place)
-        assemble_case(loaded, path)
+        assemble_case(loaded, path, like=work / _EMPTY)
         sources = [item.found.source for item in loaded]
     con = open_for_rules(path)
     try:
