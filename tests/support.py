@@ -28,6 +28,7 @@ class MemorySink:
         self.warnings: list[dict[str, Any]] = []
         self.facts: list[dict[str, Any]] = []
         self.clock_kind = "none"
+        self.clock_error_ns: int | None = None
         self.quality = "complete"
         self.bad_byte: int | None = None
 
@@ -50,7 +51,7 @@ class MemorySink:
         self.facts.append({"key": key, "value": value, **known})
 
     def clock(self, kind: str, *, error_ns: int | None = None) -> None:
-        self.clock_kind = kind
+        self.clock_kind, self.clock_error_ns = kind, error_ns
 
     def damaged(self, quality: str, *, byte: int | None = None, lost_bytes: int | None = None) -> None:
         self.quality = quality

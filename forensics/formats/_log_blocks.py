@@ -199,14 +199,18 @@ def bare_exception_line(text: str) -> tuple[str, str] | None:
 _BARE = {"KeyboardInterrupt", "MemoryError", "AssertionError", "StopIteration", "NotImplementedError", "SystemExit"}
 
 
+_CLUSTER_ROW = re.compile(r"\s*(?:Normal|Warning) {2,}[A-Z][A-Za-z]+ {2,}\S")  # an event of Kubernetes
+
+
 def continues(block: Block, line: Line) -> bool:
     """Whether a non-blank line belongs to the block's message."""
     text = line.text
     if _STRICT.match(text):
         return True
-    if block.prefixed and line.prefixed and text[:1].isspace() and _same_logger(block, line):
+    is_row = _CLUSTER_ROW.match(text) is not None
+    if block.prefixed and line.prefixed and text[:1].isspace() and _same_logger(block, line) and not is_row:
         return True  # a record of several lines whose logger puts its prefix on each of them
-    if block.n_blank or ((line.prefixed or line.level) and not block.prefixed):
+    if is_row or block.n_blank or ((line.prefixed or line.level) and not block.prefixed):
         return False
     last = block.lines[-1] if block.lines else ""
     if "out of memory" in block.message[:400] and len(block.lines) < 16 and _WRAPPED_OOM.match(text):

@@ -6,6 +6,7 @@ from forensics.artifact import Sink, Stacks
 from forensics.formats import _log_judge as judge
 from forensics.formats._log_blocks import Block
 from forensics.formats._log_catalogue import catalogue
+from forensics.formats._log_cluster import ClusterTimes
 from forensics.formats._log_processes import Processes
 from forensics.formats._log_rows import Event, EventRows
 from forensics.formats._log_sequences import Sequences
@@ -36,6 +37,7 @@ class Outcomes:
         self._stacks = Stacks()
         self._n_stacks = 0
         self._threads = LogThreads(sink, self._stacks)
+        self.cluster: ClusterTimes | None = None
         self.scheduled = False  # whether a scheduler spoke
 
     def close(self, *, complete: bool, n_read: int) -> None:
@@ -74,9 +76,12 @@ class Outcomes:
         kind = said.kind
         if said.signature is None and block.exception is not None:
             kind = self._events.exception_kind(said.cls, block.exception)
+        ts_ns = block.ts_ns
+        if ts_ns is None and self.cluster is not None and said.source in _SCHEDULERS:
+            ts_ns = self._clock.ns(self.cluster.stamp_of(block.line))
         self._events.add(
             Event(
-                block.proc, block.line, block.byte, block.ts_ns, block.step, said.source, said.level, said.signature,
+                block.proc, block.line, block.byte, ts_ns, block.step, said.source, said.level, said.signature,
                 said.cls, said.role, block.exception, block.message or None, stack_id, said.fields, kind,
             )
         )  # fmt: skip

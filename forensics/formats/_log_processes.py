@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from forensics.artifact import Sink
 from forensics.formats._log_blocks import FRAME, HEADER
+from forensics.formats._log_cluster import CLUSTER_WORDS
 from forensics.formats._log_marks import Labels, Line
 from forensics.formats._log_prefix import COMPOSE, RICH, TIMED, parse
 from forensics.formats._log_time import MONTHS, Clock, Stamp, dayless_stamp, full_stamp, time_ns
@@ -49,6 +50,7 @@ class Survey:
     labels: Labels
     kernel: bool = False
     scheduler_table: bool = False
+    cluster: bool = False  # Kubernetes tells of its objects
     several_nccl: bool = False  # NCCL writes for several processes
     told_apart: frozenset[str] = frozenset()  # kinds of marks that name several hosts
 
@@ -58,6 +60,7 @@ def survey(text: str, clock: Clock) -> Survey:
     worded = [(a, b) for a, b in zip(text.splitlines()[:SURVEY_LINES], wordings, strict=False) if a and not a.isspace()]
     found = Survey(_labels([line for line, _ in worded]))
     found.scheduler_table = any(word in text for word in _SCHEDULER_WORDS) and _SCHEDULER_TABLE.search(text) is not None
+    found.cluster = any(word in text for word in CLUSTER_WORDS)
     stamps: list[Stamp] = []
     n_kernel = 0
     writers: set[tuple[str | None, int | None]] = set()

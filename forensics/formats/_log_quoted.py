@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forensics.artifact import Sink
+from forensics.formats._log_cluster import ClusterTimes
 from forensics.formats._log_devices import DeviceText
 from forensics.formats._log_dumps import MAX_ABOVE, DumpTexts
 from forensics.formats._log_lines import Block, Piece
-from forensics.formats._log_marks import Labels, Line
+from forensics.formats._log_marks import Line
 from forensics.formats._log_outcomes import Outcomes
 from forensics.formats._log_prefix import parse
-from forensics.formats._log_processes import Processes
+from forensics.formats._log_processes import Processes, Survey
 from forensics.formats._log_settings import SettingTexts
 from forensics.formats._log_time import Clock
 
@@ -21,12 +22,14 @@ _TIMES_ABOVE = 2  # lines that may tell when a tool was called
 class QuotedText:
     """Feed it lines while `is_open`, and those that may begin something."""
 
-    def __init__(self, sink: Sink, labels: Labels, clock: Clock, processes: Processes) -> None:
-        self._labels = labels
+    def __init__(self, sink: Sink, survey: Survey, clock: Clock, processes: Processes, outcomes: Outcomes) -> None:
+        self._labels = survey.labels
         self._clock = clock
+        self._outcomes = outcomes
+        self._cluster = outcomes.cluster = ClusterTimes() if survey.cluster else None
         self._devices = DeviceText(sink)
         self._dumps = DumpTexts(sink, processes)
-        self._settings = SettingTexts(sink, labels, processes)
+        self._settings = SettingTexts(sink, survey.labels, processes)
 
     @property
     def is_open(self) -> bool:
@@ -35,6 +38,8 @@ class QuotedText:
     def read(self, block: Block) -> None:
         """Reads what is told by whole runs of lines; these stay the log's own as well."""
         self._settings.read(block)
+        if self._cluster is not None:
+            self._cluster.read(block.pieces, block.numbers)
 
     def take(self, proc: int, line: Line, number: int, above: Callable[[int], list[Piece]]) -> bool:
         """Whether a line is of another tool. `above(n)`: at most n lines before it."""
@@ -61,8 +66,8 @@ class QuotedText:
             return True
         return self._devices.take(proc, line.text, number, times)
 
-    def close(self, first_row: int, outcomes: Outcomes, *, n_read: int) -> int:
+    def close(self, first_row: int, *, n_read: int) -> int:
         """Emits what was read, samples numbered from `first_row` on; gives the number after the last one."""
-        self._dumps.close(outcomes.add_thread)
+        self._dumps.close(self._outcomes.add_thread)
         self._settings.close(n_read=n_read)
         return self._devices.close(first_row)

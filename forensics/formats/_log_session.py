@@ -92,7 +92,7 @@ class Session:
         self._quiet = Quiet(self._catalogue, self._survey.labels, self._processes, self._events, sequences)
         self._compile = CompileLines(sink, self._survey.labels, self._clock, self._processes)
         self._memory = SummaryLines(sink, self._survey.labels, self._clock, self._processes)
-        self._quoted = QuotedText(sink, self._survey.labels, self._clock, self._processes)
+        self._quoted = QuotedText(sink, self._survey, self._clock, self._processes, self._outcomes)
         self._torn = Torn(self._survey.labels, self._is_in_traceback)
         self._plain: set[bytes] = set()
         self._last_text = ""  # of the block before
@@ -126,7 +126,7 @@ class Session:
             self._end_table(proc)
         self._events.close()
         self._samples.close()
-        n_rows = self._quoted.close(self._samples.n_rows, self._outcomes, n_read=self._n_lines)
+        n_rows = self._quoted.close(self._samples.n_rows, n_read=self._n_lines)
         self._compile.close(n_read=self._n_lines)
         self._memory.close(first_row=n_rows, n_read=self._n_lines)
         self._outcomes.close(complete=not self._source.damage, n_read=self._n_lines)
@@ -387,7 +387,8 @@ class Session:
 
     def _describe(self) -> None:
         self._processes.describe(self._sink)
-        self._sink.clock(self._clock.kind)
+        cluster = self._outcomes.cluster
+        self._sink.clock(self._clock.kind, error_ns=cluster.error_ns or None if cluster else None)
         if self._standing != LOG:
             self._sink.fact("standing", self._standing, scope="note")
         self._decoder.tell(self._sink)

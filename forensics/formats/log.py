@@ -15,7 +15,7 @@ from forensics.formats._log_metrics import parse_metrics
 from forensics.formats._log_prefix import parse
 from forensics.formats._log_session import Session
 
-VERSION = 25
+VERSION = 26
 TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
 PROVIDES = (
     "log_event",
@@ -34,6 +34,7 @@ _KEY_VALUES = 12
 _METRICS = 30
 _LOG = 40
 _LINES = 400
+_MIN_PRINTED = 8  # lines of an object that is printed a field a line
 
 _KEY_VALUE = re.compile(
     r"\s*(?:- ?)?(?:[\w .()/+-]{1,60}:(?: |$)|[\w.-]{1,60}==|[A-Z_][A-Z0-9_]*=|\$ |\+ |export |\[pip3?\] )"
@@ -116,8 +117,11 @@ def _is_source(lines: list[str], text: str) -> bool:
 
 
 def _is_document(lines: list[str], text: str) -> bool:
-    """JSON: one document, or records of numbers a line; records that hold a message are a log."""
+    """JSON: one document, or records of numbers a line; records that hold a message are a log, and so are events and
+    states of Kubernetes that are printed a line each."""
     first = lines[0].lstrip("\ufeff \t")
+    if len(lines) > _MIN_PRINTED and any(sign in text for sign in ('"involvedObject"', '"containerStatuses"')):
+        return False
     if first.startswith("{"):
         return not (first.startswith('{"') and re.search(r'"(?:log|message|msg|textPayload)" ?: ?"', first))
     if not first.startswith("[") or first.startswith("[1,"):
