@@ -214,3 +214,11 @@ def test_what_is_lost_for_a_log_is_said(tmp_path: Path, content: bytes) -> None:
     (found,) = discover(path, tmp_path / "work")
     assert found.format is None
     assert found.problems
+
+
+def test_the_guess_is_told_of_lines_that_say_nothing_and_once_for_lines_that_differ_in_digits(tmp_path: Path) -> None:
+    text = "".join(f"第 {n} 步的训练已经完成\n" for n in range(40)) + "模型已经保存\n"
+    sink = read(tmp_path, ("start\n" + text).encode("gb18030"))
+    assert codes(sink) == ["guessed-encoding"]
+    assert sink.warnings[0]["message"].startswith("2 different lines that were looked at are not UTF-8")
+    assert sink.warnings[0]["line"] == 2

@@ -9,8 +9,7 @@ from __future__ import annotations
 import codecs
 import io
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, BinaryIO
 
@@ -139,51 +138,57 @@ def _encoding_at(data: bytes, last: str) -> str:
 
 
 class LineDecoder:
-    """Texts of lines that are not UTF-8; counts what was guessed."""
+    """Texts of lines that are not UTF-8; tells what was guessed of the first of them, each wording once."""
 
     def __init__(self) -> None:
         self._worth = dict.fromkeys(_CANDIDATES, 0.0)
-        self._n_studied = 0
-        self.guessed: Counter[str] = Counter()
-        self._first: dict[str, int] = {}
+        self._n_bytes = 0
+        self._studied: dict[bytes, int] = {}  # line of each
 
-    def study(self, texts: Iterable[bytes]) -> None:
-        """Learns from lines, of which those in UTF-8 say nothing, which encodings the log has."""
-        n_bytes = 0
-        for raw in texts:
-            if self._n_studied >= _STUDIED or n_bytes > _STUDIED_BYTES:
+    def study(self, texts: Iterable[bytes], line_of: Callable[[int], int]) -> None:
+        """Learns from lines without their digits, of which those in UTF-8 say nothing, which encodings the log has.
+
+        `line_of` gives the first line of a text by its place.
+        """
+        for place, raw in enumerate(texts):
+            if len(self._studied) >= _STUDIED or self._n_bytes > _STUDIED_BYTES:
                 return
-            if raw.isascii() or _is_utf8(raw):
+            if raw.isascii() or raw in self._studied or _is_utf8(raw):
                 continue
-            n_bytes += len(raw)
-            self._n_studied += 1
+            self._n_bytes += len(raw)
+            self._studied[raw] = line_of(place)
             for encoding in _CANDIDATES:
                 self._worth[encoding] += _worth(raw, encoding)[0]
 
-    def text(self, raw: bytes, number: int) -> str:
+    def text(self, raw: bytes) -> str:
+        return self._guess(raw)[0]
+
+    def _guess(self, raw: bytes) -> tuple[str, str | None]:
+        """The text, and the encoding that was guessed; None where it is UTF-8, damaged at most, or nothing fits."""
         plain = _halves_joined(raw) or raw.decode("utf-8", "replace")
         n_bad = plain.count("\ufffd")
         if n_bad == 0 or sum(character > "\x7f" for character in plain) > 2 * n_bad:
-            return plain  # damaged UTF-8
+            return plain, None  # damaged UTF-8
         found = {encoding: _worth(raw, encoding) for encoding in _CANDIDATES}
-        known = max(2 * self._n_studied, 1)  # the line itself counts twice as much as the log
+        known = max(2 * len(self._studied), 1)  # the line itself counts twice as much as the log
         best = max(_CANDIDATES, key=lambda encoding: found[encoding][0] + self._worth[encoding] / known)
         worth, text = found[best]
-        if text is None or worth < _LEAST:
-            return plain
-        self.guessed[best] += 1
-        self._first.setdefault(best, number)
-        return text
+        return (plain, None) if text is None or worth < _LEAST else (text, best)
 
     def tell(self, sink: Sink) -> None:
-        for encoding, n in self.guessed.most_common():
-            lines = "1 line that was looked at is" if n == 1 else f"{n} lines that were looked at are"
+        guessed: dict[str, list[int]] = {}
+        for raw, line in self._studied.items():
+            encoding = self._guess(raw)[1]
+            if encoding is not None:
+                guessed.setdefault(encoding, []).append(line)
+        for encoding, lines in sorted(guessed.items(), key=lambda item: (-len(item[1]), item[1])):
+            n, first = len(lines), min(lines)
+            told = "1 line that was looked at is" if n == 1 else f"{n} different lines that were looked at are"
             sink.warn(
                 "guessed-encoding",
-                f"{lines} not UTF-8 and read as {encoding}, the likeliest encoding; the first is line "
-                f"{self._first[encoding]}",
+                f"{told} not UTF-8 and read as {encoding}, the likeliest encoding; the first is line {first}",
                 "letters other than ASCII in those lines, where the guess is wrong",
-                line=self._first[encoding],
+                line=first,
             )
 
 

@@ -110,7 +110,7 @@ class Block:
         try:
             text = raw.decode()
         except UnicodeDecodeError:
-            text = self._decoder.text(raw, self._first_number + line)
+            text = self._decoder.text(raw)
         at = None if self._first_byte is None else self._first_byte + byte
         return Piece(self._first_number + line, at, text, self.words_of(index))
 
@@ -126,6 +126,10 @@ class Block:
     def number(self, index: int) -> int:
         """The line's number."""
         return self._first_number + self._place(index)[0]
+
+    def first_line(self, code: int) -> int:
+        """The number of the first line of some words."""
+        return self.number(pc.index(self.codes, code).as_py())
 
     def numbers(self, indices: pa.Array) -> pa.Array:
         """The line numbers of pieces."""
@@ -274,7 +278,7 @@ def read_blocks(stream: BinaryIO, decoder: LineDecoder | None = None) -> Iterato
             block, n_feeds = _block(data, number, byte, decoder)
             block.is_last = ended
             if not data.isascii():
-                decoder.study(block.words)
+                decoder.study(block.words, block.first_line)
             yield block
             number += n_feeds
             byte = None if byte is None else byte + len(data)
