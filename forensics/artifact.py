@@ -285,6 +285,12 @@ class Format(Protocol):
     without folders, sorted. Those that it returns are `source.companions[name]` during `load` and `locate`, each a
     Source to open like any other; names and contents are part of the cache key. A companion that no format recognises
     counts as read; one that a format recognises is loaded as an artifact of its own as well.
+
+    Where rows also follow from files of the package (a catalogue), it may define
+
+        def edition() -> str
+
+    which tells one state of these files from others, in characters of file names; it is part of the cache key.
     """
 
     __name__: str

@@ -1,8 +1,8 @@
 """Runs formats over artifacts into a Parquet cache keyed by content, so that a second run parses nothing.
 
-A cache entry is the folder SHA256-NAME-FORMAT-vVERSION with `meta.json` and one Parquet file per emitted batch. It is
-written under another name and renamed, so that a kill leaves no half entry. The order in which loads end shows in
-nothing: results follow the order of the artifacts.
+A cache entry is the folder SHA256-NAME-FORMAT-vVERSION[-EDITION] with `meta.json` and one Parquet file per emitted
+batch. It is written under another name and renamed, so that a kill leaves no half entry. The order in which loads end
+shows in nothing: results follow the order of the artifacts.
 """
 
 from __future__ import annotations
@@ -136,8 +136,10 @@ def _with_problems(item: Loaded) -> Loaded:
 
 
 def _entry(item: Found, cache: Path) -> Path:
-    version = formats()[str(item.format)].VERSION
-    return cache / f"{item.source.sha256}-{_surroundings(item)}-{item.format}-v{version}"
+    module = formats()[str(item.format)]
+    edition = getattr(module, "edition", None)
+    version = f"v{module.VERSION}" if edition is None else f"v{module.VERSION}-{edition()}"
+    return cache / f"{item.source.sha256}-{_surroundings(item)}-{item.format}-{version}"
 
 
 def _publish(scratch: Path, entry: Path) -> Path:

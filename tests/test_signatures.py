@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 from support import SHARED, needs_artifacts
 
+from forensics.discovery import discover
+from forensics.formats import _log_catalogue
 from forensics.formats._log_catalogue import FOLDER, Catalogue, Signature, catalogue, read_signatures
 from forensics.formats._log_fields import typed
+from forensics.ingest import ingest
 
 SIGNATURES = read_signatures(FOLDER)
 ROLES = {"primary", "symptom", "secondary", "evidence", "performance", "noise"}
@@ -206,3 +210,29 @@ def test_the_reference_catalogue_is_covered() -> None:
         assert matches, entry["id"]
         if re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)*", entry["cls"]):
             assert entry["cls"] in {match.cls for match in matches}, entry["id"]
+
+
+@pytest.mark.parametrize("name", ["rank_0.log", "error.json"])
+def test_rows_in_the_cache_are_not_used_again_once_the_catalogue_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (tmp_path / "artifacts").mkdir()
+    text = {"rank_0.log": "ERROR it broke\n", "error.json": '{"message": {"message": "it broke", "extraInfo": {}}}'}
+    (tmp_path / "artifacts" / name).write_text(text[name])
+
+    def reused() -> list[bool]:
+        found = discover(tmp_path / "artifacts", tmp_path / "work")
+        return [item.reused for item in ingest(found, tmp_path / "cache")]
+
+    try:
+        assert (reused(), reused()) == ([False], [True])
+        copy = shutil.copytree(_log_catalogue.FOLDER, tmp_path / "signatures")
+        monkeypatch.setattr(_log_catalogue, "FOLDER", copy)
+        _log_catalogue.catalogue_edition.cache_clear()
+        assert reused() == [True]  # the same content elsewhere
+        with (copy / "memory.toml").open("a", encoding="utf-8") as file:
+            file.write("# one more line\n")
+        _log_catalogue.catalogue_edition.cache_clear()
+        assert reused() == [False]
+    finally:
+        _log_catalogue.catalogue_edition.cache_clear()

@@ -14,6 +14,7 @@ Keys of an entry, whose table name is the signature's name:
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Set
@@ -233,6 +234,16 @@ def _branch(node: dict[str, Any]) -> str:
 def catalogue() -> Catalogue:
     """The whole catalogue."""
     return Catalogue(read_signatures(FOLDER))
+
+
+@lru_cache(maxsize=1)
+def catalogue_edition() -> str:
+    """Digest of the catalogue's files: rows of formats that use it change with it."""
+    digest = hashlib.blake2b(digest_size=4)
+    for path in sorted(FOLDER.glob("*.toml")):
+        data = path.read_bytes()
+        digest.update(f"{path.name} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
 
 
 def read_signatures(folder: Path) -> list[Signature]:

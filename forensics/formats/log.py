@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 
 from forensics.artifact import Head, Sink, Source
-from forensics.formats._log_catalogue import catalogue
+from forensics.formats._log_catalogue import catalogue, catalogue_edition
 from forensics.formats._log_encodings import encoding_of, holds_utf16
 from forensics.formats._log_marks import Labels
 from forensics.formats._log_metrics import parse_metrics
 from forensics.formats._log_prefix import parse
 from forensics.formats._log_session import Session
 
-VERSION = 26
+VERSION = 27
 TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
 PROVIDES = (
     "log_event",
@@ -28,6 +28,7 @@ PROVIDES = (
     "thread_state",
     "compile_event",
 )
+edition = catalogue_edition
 
 _ANY_TEXT = 10
 _KEY_VALUES = 12

@@ -16,12 +16,14 @@ from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
 from forensics.formats._callstack import emit_failure
 from forensics.formats._lenient_json import JsonError, as_int, parse_json
+from forensics.formats._log_catalogue import catalogue_edition
 from forensics.formats._recorder_lines import check_version, describe_process, sure_of_format
 from forensics.formats._text_lines import clean_text, read_text
 
 VERSION = 1
 TITLE = "End of a recorded process (forensics.end)"
 PROVIDES = ("log_event",)
+edition = catalogue_edition
 
 FORMAT = "forensics.end/1"
 _MAX_BYTES = 4 << 20

@@ -14,12 +14,14 @@ from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
 from forensics.formats._callstack import emit_failure
 from forensics.formats._lenient_json import JsonError, JsonWalk, Path, as_int, decode_at
+from forensics.formats._log_catalogue import catalogue_edition
 from forensics.formats._quantities import epoch_ns
 from forensics.formats._text_lines import decode_text, read_text
 
 VERSION = 2
 TITLE = "torchelastic error file (error.json)"
 PROVIDES = ("log_event",)
+edition = catalogue_edition
 
 _MAX_BYTES = 16 << 20
 _OPENING = re.compile(r'\s*\{\s*"(message)"\s*:')
