@@ -143,6 +143,7 @@ STATES: dict[str, State] = {
     "weights-incomplete": State("job", "the model does not hold the weights that were meant"),
     "config-contradictory": State("job", "settings contradict each other or the environment"),
     "job-stopped": State("job", "the scheduler or an operator ended the job"),
+    "kernel-replaced": State("job", "another kernel computes than the one that was meant or compared with"),
     "throughput-low": State("job", "the job works, but slower than it could"),
 }
 
