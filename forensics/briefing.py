@@ -94,6 +94,8 @@ def _verdict(verdict: Verdict) -> view.VerdictView:
 
 
 def _earliest_note(earliest: Anomaly) -> str:
+    if earliest.weak:
+        return "the rarest line near the end: where to look, not a cause"
     others = ", ".join(other.evidence.label() for other in earliest.not_told_apart)
     return "earliest sign of trouble" + (f"; not told apart by the clocks: {others}" if others else "")
 

@@ -162,12 +162,15 @@ def _without_root(
             f"{_sentence(_told_for_all(symptoms[0], findings, unlisted))} What led to it is not in the evidence."
         )
     earliest = common.get("earliest")
-    if isinstance(earliest, Anomaly):
+    if isinstance(earliest, Anomaly) and not earliest.weak:
         reasons.append(_sentence(f"The earliest sign of trouble is at {earliest.evidence.label()}: {earliest.message}"))
         if tied := [a.evidence.label() for a in earliest.not_told_apart]:
             reasons.append(f"By the clocks, what is at {', '.join(tied)} may have come as early.")
     if outcome.failed:
         reasons.append(_sentence(f"The job failed: {outcome.failed}"))
+    if isinstance(earliest, Anomaly) and earliest.weak:
+        where = f"The line that is unlike all others is at {earliest.evidence.label()}: {earliest.message}"
+        reasons.append(_sentence(f"No error is known in the logs. {where}"))
     if not reasons:
         reasons.append("The evidence shows neither a failure nor that the job completed.")
     sentence = f"The cause is not established. {reasons[0]}"

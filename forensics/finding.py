@@ -127,7 +127,7 @@ class NotChecked:
 class Anomaly:
     """The earliest sign of trouble that the evidence holds, whether or not a rule knows it.
 
-    `not_told_apart`: others that may be as early, by what the clocks can tell.
+    `not_told_apart`: others that may be as early, by what the clocks can tell. `weak`: nothing tells that it is wrong.
     """
 
     message: str
@@ -135,6 +135,7 @@ class Anomaly:
     ts_ns: int | None
     evidence: Evidence
     not_told_apart: Sequence[Anomaly] = ()
+    weak: bool = False
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from forensics.leftovers import remove_leftovers, temporary_folder
 from forensics.library import load_rules, load_views
 from forensics.loading import no_space
 from forensics.memory import parse_size, usable_bytes
+from forensics.rarity import rarest_line
 from forensics.report.html import render_html
 from forensics.report.view import Report
 
@@ -114,16 +115,20 @@ def analyze(
         on_progress("judge", 0, len(rules), f"{len(rules)} rules")
         con = open_for_rules(building, chosen.memory_limit)
         try:
-            citations = Citations(con, [item.found.source for item in loaded])
+            sources = [item.found.source for item in loaded]
+            citations = Citations(con, sources)
             # Silence over a part of the case is no answer.
             judgement = judge(con, rules, views, citations, deadline=Deadline(0) if missing else deadline)
             set_aside(judgement, chosen.configuration.suppressions, datetime.date.today())
+            outcome, earliest = ledger.read_outcome(con), ledger.earliest_anomaly(con, citations)
+            if earliest is None and outcome.failed and not judgement.findings:
+                earliest = rarest_line(con, sources, citations)
             verdict = diagnosis.diagnose(
                 judgement.findings,
-                ledger.read_outcome(con),
+                outcome,
                 ruled_out=ledger.ruled_out(judgement, rules),
                 not_checked=ledger.not_checked(con, judgement, rules),
-                earliest=ledger.earliest_anomaly(con, citations),
+                earliest=earliest,
                 confidence=ledger.calibration()["root_cause_is_right"],
                 unlisted=judgement.n_unlisted,
             )
