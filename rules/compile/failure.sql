@@ -1,0 +1,73 @@
+/*
+title = "The compiler failed"
+severity = "critical"
+proves = """
+torch.compile, its backend or Triton raised the error that is named, and nothing on record shows that the job went on."""
+cannot_prove = """
+Whether the model or the compiler is at fault: an operator without a rule, a size that depends on data and a bug all end so."""
+message = "{who}: {said}{within}"
+fix = "Find the first backend that fails: backend='eager' (tracing), 'aot_eager' (autograd), 'inductor' (code generation); leave the named function out with torch._dynamo.disable. TORCHDYNAMO_REPRO_AFTER=dynamo or aot writes a smaller program that fails."
+causes = [{ state = "rank-failed", of = "rank" }]
+requires = [{ state = "config-contradictory", of = "job" }, { state = "device-full", of = "device" }]
+references = ["https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"]
+
+[variant.log]
+needs = ["log_event"]
+strength = "strong"
+
+[variant.trace]
+needs = ["compile_event"]
+strength = "indication"
+says = "The trace says that a compilation failed, not that the job ended for it: a function that does not compile may run uncompiled."
+*/
+-- variant: log
+SELECT
+    e.artifact_id,
+    e.row,
+    e.line,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.said,
+    coalesce('; ' || left(e.fields ->> 'inner', 200), '') AS within,
+    e.where_in_code,
+    CASE WHEN e.completed THEN 'medium' ELSE 'critical' END AS severity,
+    e.signature AS key,
+    e.signature AS fault
+FROM reported_failure AS e
+WHERE e.class IN ('compile.failure', 'compile.kernel-config', 'compile.dynamic-shape')
+  AND e.role = 'primary'
+  AND NOT e.moved_on
+  -- The compiler wraps what it met: then a missing tool, or memory that ran out, is what failed.
+  AND NOT EXISTS (
+      SELECT 1 FROM log AS o
+      WHERE o.artifact_id = e.artifact_id
+        AND o.proc_id IS NOT DISTINCT FROM e.proc_id
+        AND o.role = 'primary'
+        AND (o.class LIKE 'env.%' OR o.class LIKE 'memory.%')
+  )
+QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.exception IS NULL, e.line, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: trace
+SELECT
+    c.artifact_id,
+    c.row,
+    'compile_event' AS "table",
+    c.proc_id,
+    c.rank,
+    c.step,
+    c.ts_ns,
+    coalesce(n.text, k.function, 'a function') || ' did not compile: ' || left(coalesce(r.text, 'no reason on record'), 240) AS said,
+    '' AS within,
+    k.function || coalesce(' (' || k.file || ':' || k.line || ')', '') AS where_in_code,
+    'medium' AS severity,
+    coalesce(n.text, r.text) AS key,
+    coalesce(n.text, r.text) AS fault
+FROM compile_event AS c
+LEFT JOIN string AS n ON n.id = c.name_id
+LEFT JOIN string AS r ON r.id = c.reason_id
+LEFT JOIN frame AS k ON k.id = c.stack_id
+WHERE c.kind = 'failure'
+QUALIFY row_number() OVER (PARTITION BY c.proc_id, c.name_id, c.reason_id ORDER BY c.artifact_id, c.row) = 1
+ORDER BY c.ts_ns, c.artifact_id, c.row;
