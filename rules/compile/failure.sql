@@ -45,7 +45,7 @@ WHERE e.class IN ('compile.failure', 'compile.kernel-config', 'compile.dynamic-s
       WHERE o.artifact_id = e.artifact_id
         AND o.proc_id IS NOT DISTINCT FROM e.proc_id
         AND o.role = 'primary'
-        AND (o.class LIKE 'env.%' OR o.class LIKE 'memory.%')
+        AND (o.class LIKE 'env.%' OR o.class LIKE 'mem.%')
   )
 QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.exception IS NULL, e.line, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;

@@ -1,0 +1,73 @@
+/*
+title = "A traced or exported graph holds values of the run that it was traced in"
+severity = "medium"
+proves = """
+The tracer says that it turned a value of its run, a shape, a branch or a number, into a constant; or a printed graph shows
+such constants; or a second run of the function did not give what its trace gives."""
+cannot_prove = """
+That a later call needs another value: for inputs like those of the trace the graph is right. Only the failed check shows that it is not."""
+message = "{who}: {what}{more}"
+fix = "Script the part with the branch (torch.jit.script), name what varies as dynamic (dynamic_shapes of torch.export, dynamic_axes of ONNX), compute with tensors instead of Python numbers, and check the graph with inputs of another size."
+causes = [{ state = "kernel-replaced", of = "job" }]
+references = ["https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.html"]
+
+[variant.log]
+needs = ["log_event"]
+strength = "strong"
+
+[variant.graph]
+needs = ["compile_event"]
+strength = "indication"
+says = "The printed graph shows constants; whether they were meant, it does not say."
+*/
+-- variant: log
+WITH
+said AS (
+    SELECT
+        e.*,
+        e.signature = 'tracing-check' AS is_check,
+        count(*) OVER (PARTITION BY e.proc_id) AS n
+    FROM log AS e
+    WHERE e.class = 'compile.trace-specialised' AND e.role <> 'noise'
+)
+SELECT
+    artifact_id, row, line, proc_id, rank, step, ts_ns,
+    left(split_part(message, chr(10), 1), 240) AS what,
+    CASE WHEN n > 1 THEN '; ' || n - 1 || ' more such places' ELSE '' END AS more,
+    -- A warning names a possibility; the check ran the function again and compared.
+    CASE WHEN is_check THEN 'high' ELSE 'medium' END AS severity,
+    CASE WHEN is_check THEN ['kernel-replaced'] ELSE [] END AS causes,
+    signature AS key,
+    signature AS fault
+FROM said
+QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY is_check DESC, artifact_id, row) = 1
+ORDER BY ts_ns, artifact_id, row;
+-- variant: graph
+WITH
+held AS (
+    SELECT
+        c.*,
+        r.text AS reason,
+        count(*) OVER (PARTITION BY c.artifact_id, c.proc_id) AS n
+    FROM compile_event AS c
+    JOIN string AS r ON r.id = c.reason_id
+    WHERE c.kind = 'specialization'
+    QUALIFY row_number() OVER (PARTITION BY c.artifact_id, c.proc_id ORDER BY c.row) = 1
+)
+SELECT
+    h.artifact_id,
+    h.row,
+    'compile_event' AS "table",
+    h.proc_id,
+    h.rank,
+    h.step,
+    h.ts_ns,
+    left(h.reason, 240) AS what,
+    CASE WHEN h.n > 1 THEN '; ' || h.n - 1 || ' more such places' ELSE '' END AS more,
+    k.function || coalesce(' (' || k.file || ':' || k.line || ')', '') AS where_in_code,
+    'medium' AS severity,
+    [] AS causes,
+    h.reason AS key
+FROM held AS h
+LEFT JOIN frame AS k ON k.id = h.stack_id
+ORDER BY h.ts_ns, h.artifact_id, h.row;
