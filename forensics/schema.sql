@@ -400,7 +400,7 @@ CREATE TABLE process_group (
     name_id UBIGINT NOT NULL,
     description VARCHAR,
     backend VARCHAR,
-    ranks INTEGER[],
+    ranks VARCHAR,
     last_enqueued BIGINT,
     last_started BIGINT,
     last_completed BIGINT
@@ -413,7 +413,7 @@ COMMENT ON COLUMN process_group.name_id IS 'string.id of the group name';
 COMMENT ON COLUMN process_group.description IS 'What the group is for, such as default_pg or mesh_tp; several groups may share it';
 COMMENT ON COLUMN process_group.backend IS 'nccl | gloo | mpi | ucc | …; NULL unknown';
 COMMENT ON COLUMN process_group.id IS 'Number of the group within its artifact';
-COMMENT ON COLUMN process_group.ranks IS 'Global ranks of its members; NULL unknown';
+COMMENT ON COLUMN process_group.ranks IS 'Global ranks of its members in runs: 0-7 or 0-56:8 (every eighth) or 3,5; NULL unknown';
 COMMENT ON COLUMN process_group.last_enqueued IS 'Sequence number of the last operation this member called, point-to-point ones counted by their own numbers; NULL never or unknown';
 COMMENT ON COLUMN process_group.last_started IS 'The same for the last operation seen to start; NULL never or not recorded';
 COMMENT ON COLUMN process_group.last_completed IS 'The same for the last operation seen to complete; NULL never or unknown';
@@ -1032,6 +1032,102 @@ COMMENT ON COLUMN rule_run.reason IS 'Why it ran, did not run or failed';
 COMMENT ON COLUMN rule_run.n_findings IS 'Number of findings';
 COMMENT ON COLUMN rule_run.outcome IS 'found | nothing-found (could have been seen, was not) | not-run (evidence missing) | out-of-time | failed (the rule itself)';
 COMMENT ON COLUMN rule_run.missing_capability IS 'Capability whose absence kept the rule from running';
+
+CREATE TABLE wait_group (
+    number INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    name_id UBIGINT NOT NULL,
+    description VARCHAR,
+    backend VARCHAR,
+    n_members INTEGER NOT NULL,
+    n_dumps INTEGER NOT NULL
+);
+COMMENT ON TABLE wait_group IS 'Process groups of the job, each joined from the flight recorder dumps of its members';
+COMMENT ON COLUMN wait_group.number IS 'Number of the group in this case, from 0';
+COMMENT ON COLUMN wait_group.attempt IS 'Attempt of the job';
+COMMENT ON COLUMN wait_group.name_id IS 'string.id of its name; groups of one name with other members are others';
+COMMENT ON COLUMN wait_group.description IS 'What it is for, such as default_pg or mesh_tp; NULL unknown';
+COMMENT ON COLUMN wait_group.backend IS 'nccl | gloo | …; NULL unknown';
+COMMENT ON COLUMN wait_group.n_members IS 'Number of its ranks';
+COMMENT ON COLUMN wait_group.n_dumps IS 'Number of its ranks of which there is a dump';
+
+CREATE TABLE wait_member (
+    number INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
+    proc_id INTEGER,
+    artifact_id INTEGER,
+    group_id INTEGER,
+    last_called BIGINT,
+    first_open BIGINT,
+    row BIGINT,
+    operation VARCHAR,
+    called_ns BIGINT,
+    is_started BOOLEAN,
+    is_first BOOLEAN,
+    has_entries BOOLEAN
+);
+COMMENT ON TABLE wait_member IS 'How far each member of each group came in its collectives, and where it waits';
+COMMENT ON COLUMN wait_member.number IS 'wait_group.number';
+COMMENT ON COLUMN wait_member.rank IS 'Global rank';
+COMMENT ON COLUMN wait_member.proc_id IS 'proc.id of the rank; NULL without a dump';
+COMMENT ON COLUMN wait_member.artifact_id IS 'artifact.id of its dump; NULL without one';
+COMMENT ON COLUMN wait_member.group_id IS 'process_group.id in that dump';
+COMMENT ON COLUMN wait_member.last_called IS 'Sequence number of the last collective that it called; 0 none; NULL unknown';
+COMMENT ON COLUMN wait_member.first_open IS 'Sequence number of the first collective that it called and did not finish; NULL none known';
+COMMENT ON COLUMN wait_member.row IS 'collective.row of that call; NULL where the recorder no longer has it';
+COMMENT ON COLUMN wait_member.operation IS 'Operation of that call';
+COMMENT ON COLUMN wait_member.called_ns IS 'Time of that call, ns since the epoch';
+COMMENT ON COLUMN wait_member.is_started IS 'The device had begun with that call, where the recorder notes it';
+COMMENT ON COLUMN wait_member.is_first IS 'That call, or a send or receive in this group, is the first of all groups that the rank called and did not finish';
+COMMENT ON COLUMN wait_member.has_entries IS 'Its dump holds entries at all; NULL without a dump';
+
+CREATE TABLE wait_culprit (
+    attempt INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    rank INTEGER,
+    reason VARCHAR NOT NULL,
+    strength VARCHAR NOT NULL,
+    number INTEGER NOT NULL,
+    sequence BIGINT,
+    n_groups INTEGER NOT NULL,
+    n_waiting INTEGER NOT NULL,
+    n_peers INTEGER NOT NULL,
+    peers INTEGER[] NOT NULL,
+    own_number INTEGER,
+    own_sequence BIGINT,
+    says VARCHAR
+);
+COMMENT ON TABLE wait_culprit IS 'Ranks for which, in the end, all others wait, the most telling first';
+COMMENT ON COLUMN wait_culprit.attempt IS 'Attempt of the job';
+COMMENT ON COLUMN wait_culprit.place IS 'Place among the culprits of the attempt, from 1: by strength, then by the ranks that wait for it';
+COMMENT ON COLUMN wait_culprit.rank IS 'Global rank; NULL where ranks differ and none stands against most';
+COMMENT ON COLUMN wait_culprit.reason IS 'absent (did not call what peers called, and waits for nobody) | behind (did not finish what peers finished) | not-started (its device had not begun what those of its peers had) | no-dump (nothing is known of it) | mismatch (called something else) | alone (called what no peer called) | cycle (waits in one group while it is waited for in another)';
+COMMENT ON COLUMN wait_culprit.strength IS 'strong | indication';
+COMMENT ON COLUMN wait_culprit.number IS 'wait_group.number of the group in which others wait for it';
+COMMENT ON COLUMN wait_culprit.sequence IS 'Sequence number of the call there; NULL for sends and receives';
+COMMENT ON COLUMN wait_culprit.n_groups IS 'Number of groups in which it is so';
+COMMENT ON COLUMN wait_culprit.n_waiting IS 'Number of ranks that wait for it, directly or through others';
+COMMENT ON COLUMN wait_culprit.n_peers IS 'Number of ranks on the other side of that call: they wait, finished it, or called it otherwise';
+COMMENT ON COLUMN wait_culprit.peers IS 'The first of those ranks, nine at most';
+COMMENT ON COLUMN wait_culprit.own_number IS 'cycle: wait_group.number of the group in which the rank itself waits';
+COMMENT ON COLUMN wait_culprit.own_sequence IS 'cycle: sequence number of its call there';
+COMMENT ON COLUMN wait_culprit.says IS 'mismatch: skipped | extra | swapped, where the neighbouring calls show it; cycle: unnamed where no rank stands against most';
+
+CREATE TABLE wait_evidence (
+    attempt INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
+    artifact_id INTEGER NOT NULL,
+    row BIGINT NOT NULL
+);
+COMMENT ON TABLE wait_evidence IS 'Calls that show it of each culprit: its own first where it has one, then those of its peers';
+COMMENT ON COLUMN wait_evidence.attempt IS 'wait_culprit.attempt';
+COMMENT ON COLUMN wait_evidence.place IS 'wait_culprit.place';
+COMMENT ON COLUMN wait_evidence.n IS 'Order, from 0';
+COMMENT ON COLUMN wait_evidence.rank IS 'Global rank that recorded the call';
+COMMENT ON COLUMN wait_evidence.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN wait_evidence.row IS 'collective.row';
 
 CREATE VIEW kernel AS
 SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id WHERE s.kind = 'kernel';

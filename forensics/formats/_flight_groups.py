@@ -17,6 +17,7 @@ import pyarrow as pa
 from forensics.formats._columns import Columns, clean_text
 from forensics.formats._flight_entries import call_name
 from forensics.formats._lenient_json import as_int
+from forensics.formats._rank_ranges import ranges_of
 
 MAX_GROUPS = 10_000
 MAX_RANKS = 1 << 20
@@ -32,6 +33,7 @@ class Group:
     description: str | None = None
     backend: str | None = None
     ranks: list[int] | None = None
+    members: str | None = None  # the ranks as text
     progress: dict[str, int | None] = field(default_factory=dict)
 
 
@@ -49,7 +51,9 @@ class Groups:
             group = self._at(name)
             if group is not None:
                 group.description = self._text("pg_config.desc", details.get("desc")) or group.description
-                group.ranks = self._ranks(details.get("ranks")) or group.ranks
+                ranks, members = self._ranks(details.get("ranks"))
+                if ranks:
+                    group.ranks, group.members = ranks, members
         for entry in _distinct(entries):
             self._read_entry(entry)
         if type(status) is dict:
@@ -94,7 +98,7 @@ class Groups:
         columns: dict[str, Any] = {"id": pa.array([g.id for g in groups], pa.int32())}
         for name in ("name", "description", "backend"):
             columns[name] = pa.array([getattr(g, name) for g in groups], pa.string())
-        columns["ranks"] = pa.array([g.ranks for g in groups], pa.list_(pa.int32()))
+        columns["ranks"] = pa.array([g.members for g in groups], pa.string())
         for name in _PROGRESS:
             columns[name] = pa.array([g.progress.get(name) for g in groups], pa.int64())
         return pa.table(columns)
@@ -147,20 +151,32 @@ class Groups:
         text = self.columns.text(what, value)
         return text[:200] if text else None
 
-    def _ranks(self, value: Any) -> list[int] | None:
-        if isinstance(value, str) and _RANK_LIST.fullmatch(value):
-            try:
-                value = orjson.loads(re.sub(r",\s*\]", "]", value))
-            except orjson.JSONDecodeError:
-                value = ""
-        if type(value) not in (list, tuple) or len(value) > min(MAX_RANKS, self._ranks_left):
+    def _ranks(self, value: Any) -> tuple[list[int] | None, str | None]:
+        ranks, members = _read_ranks(value) if isinstance(value, str) else _checked_ranks(value)
+        if ranks is None or len(ranks) > self._ranks_left:
             self.columns.bad["pg_config.ranks"] += value is not None
-            return None
-        if any(type(rank) is not int or not 0 <= rank < 1 << 31 for rank in value):
-            self.columns.bad["pg_config.ranks"] += 1
-            return None
-        self._ranks_left -= len(value)
-        return list(value)
+            return None, None
+        self._ranks_left -= len(ranks)
+        return ranks, members
+
+
+@lru_cache(maxsize=256)
+def _read_ranks(text: str) -> tuple[list[int] | None, str | None]:
+    """Every rank's dump repeats the text of the group of all ranks."""
+    if not _RANK_LIST.fullmatch(text):
+        return None, None
+    try:
+        return _checked_ranks(orjson.loads(re.sub(r",\s*\]", "]", text)))
+    except orjson.JSONDecodeError:
+        return None, None
+
+
+def _checked_ranks(value: Any) -> tuple[list[int] | None, str | None]:
+    if type(value) not in (list, tuple) or len(value) > MAX_RANKS:
+        return None, None
+    if any(type(rank) is not int or not 0 <= rank < 1 << 31 for rank in value):
+        return None, None
+    return list(value), ranges_of(value)
 
 
 def _distinct(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

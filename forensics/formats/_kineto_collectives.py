@@ -17,6 +17,7 @@ from forensics.formats._collective_names import ITEM_BYTES, operation_name
 from forensics.formats._kineto_emit import Documents
 from forensics.formats._kineto_links import LinkTables
 from forensics.formats._kineto_spool import Spool
+from forensics.formats._rank_ranges import ranges_of
 
 _BATCH_ROWS = 50_000
 _MAX_GROUPS = 10_000
@@ -57,12 +58,12 @@ class Groups:
         if known is None and len(self._rows) < _MAX_GROUPS:
             known = self._known[name] = len(self._rows)
             members = orjson.loads(ranks) if ranks and _RANKS.fullmatch(ranks) and "," not in ranks[-2:] else None
-            self._rows.append({"id": known, "name": name[:500], "backend": None, "ranks": members})
+            self._rows.append({"id": known, "name": name[:500], "backend": None, "ranks": ranges_of(members)})
         return known
 
     def emit(self, sink: Sink) -> None:
         if self._rows:
-            kinds = {"id": pa.int32(), "name": pa.string(), "backend": pa.string(), "ranks": pa.list_(pa.int32())}
+            kinds = {"id": pa.int32(), "name": pa.string(), "backend": pa.string(), "ranks": pa.string()}
             columns = {name: pa.array([row[name] for row in self._rows], kind) for name, kind in kinds.items()}
             sink.emit("process_group", pa.table(columns))
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from forensics.artifact import Sink
 from forensics.formats._json_repair import mend_header
+from forensics.formats._rank_ranges import ranges_of
 from forensics.redact import masked_value
 
 BASE_STEP_NS = 7_889_238 * 10**9  # base times are multiples of three months
@@ -169,7 +170,7 @@ def process_groups(headers: Sequence[Header]) -> pa.Table:
             "id": pa.array(range(len(groups)), pa.int32()),
             "name": pa.array([group[0] for group in groups], pa.string()),
             "backend": pa.array([group[1] for group in groups], pa.string()),
-            "ranks": pa.array([group[2] for group in groups], pa.list_(pa.int32())),
+            "ranks": pa.array([ranges_of(group[2]) for group in groups], pa.string()),
         }
     )
 

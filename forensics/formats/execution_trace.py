@@ -19,8 +19,9 @@ from forensics.formats._execution_graph import Graph
 from forensics.formats._execution_nodes import NodeStream
 from forensics.formats._lenient_json import JsonError, as_int, parse_json
 from forensics.formats._pickle import gc_paused
+from forensics.formats._rank_ranges import ranges_of
 
-VERSION = 1
+VERSION = 2
 TITLE = "PyTorch execution trace (Chakra host trace)"
 PROVIDES = ("node.execution", "edge", "fact")
 
@@ -133,7 +134,7 @@ def _group_table(groups: dict[str, dict[str, Any]]) -> pa.Table:
             "name": pa.array(list(groups), pa.string()),
             "description": pa.array([text(g.get("pg_desc")) for g in groups.values()], pa.string()),
             "backend": pa.array([text(g.get("backend_config")) for g in groups.values()], pa.string()),
-            "ranks": pa.array([_ranks(g) for g in groups.values()], pa.list_(pa.int32())),
+            "ranks": pa.array([ranges_of(_ranks(g)) for g in groups.values()], pa.string()),
         }
     )
 

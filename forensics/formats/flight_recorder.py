@@ -20,7 +20,7 @@ from forensics.formats._lenient_json import JsonWalk, as_int
 from forensics.formats._pickle import gc_paused, read_pickle, shown, walk_pickle
 from forensics.formats._text_lines import decode_text
 
-VERSION = 1
+VERSION = 2
 TITLE = "Flight recorder dump of collectives (pickle or JSON)"
 PROVIDES = ("collective", "collective.stack", "collective.complete", "process_group", "fact")
 

@@ -17,6 +17,7 @@ from forensics.models.provenance import derive_births
 from forensics.models.steps import derive_steps
 from forensics.models.suspects import derive_suspects
 from forensics.models.testimony import set_quotes_apart
+from forensics.models.waits import derive_waits
 
 # In order: later models may read what earlier ones wrote.
 DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
@@ -31,4 +32,5 @@ DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     derive_suspects,
     derive_allocator,
     derive_live_memory,
+    derive_waits,
 )

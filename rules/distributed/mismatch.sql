@@ -4,7 +4,8 @@ severity = "critical"
 scope = "job"
 proves = """
 The transport or a check refused to match what ranks sent; or, under one number of one group, ranks called different
-operations, or the same one with another size, by their flight recorders or their watchdogs."""
+operations, or the same one with another size or type, by their flight recorders or their watchdogs; or one called what
+none of its peers did, who wait for nobody."""
 cannot_prove = """
 Which of the ranks is wrong: the one that differs from most is named, and of two neither is. Why their ways through the
 program parted (another number of batches, a branch that only some ranks take) is not in these records."""
@@ -26,54 +27,55 @@ needs = ["log_event"]
 strength = "strong"
 */
 -- variant: dump
-WITH
-call AS (
+WITH call AS (
     SELECT
-        p.attempt,
-        p.name,
-        p.members,
-        p.sequence,
-        m.rank,
-        m.proc_id,
+        e.attempt,
+        e.place,
+        e.n,
+        e.rank,
         c.artifact_id,
         c.row,
-        c.ts_ns,
         c.operation || coalesce(' of ' || c.in_bytes || ' bytes', '') AS called,
-        count(*) OVER (PARTITION BY p.attempt, p.name, p.members, p.sequence, c.operation, c.in_bytes) AS n_alike
-    FROM pending_collective AS p
-    JOIN group_member AS m ON m.attempt = p.attempt AND m.name = p.name AND m.members = p.members
-    JOIN collective AS c
-        ON c.artifact_id = m.artifact_id AND c.group_id = m.group_id AND c.sequence = p.sequence
-        AND NOT coalesce(c.is_p2p, FALSE)
-    WHERE p.completed IS NULL
-      -- Others may differ in size by design, and the parts of a broadcast or scatter have names of their own.
-      AND (p.n_operations > 1 OR (p.n_in_bytes > 1 AND p.operation IN ('all_reduce', 'broadcast', 'reduce')))
-),
-odd AS (
-    SELECT
-        *,
-        min(n_alike) OVER same_call < max(n_alike) OVER same_call AS has_majority,
-        row_number() OVER (PARTITION BY attempt ORDER BY sequence, name, n_alike, rank) AS n
-    FROM call
-    WINDOW same_call AS (PARTITION BY attempt, name, members, sequence)
+        c.dtype,
+        u.file || ':' || u.line AS place_in_code
+    FROM wait_evidence AS e
+    JOIN collective AS c ON c.artifact_id = e.artifact_id AND c.row = e.row
+    LEFT JOIN stack AS k ON k.id = c.stack_id
+    LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
 )
 SELECT
-    o.artifact_id,
-    o.row,
+    w.artifact_id,
+    w.row,
     'collective' AS "table",
-    CASE WHEN o.has_majority THEN o.proc_id END AS proc_id,
-    CASE WHEN o.has_majority THEN o.rank END AS rank,
-    o.ts_ns,
-    'rank ' || o.rank || ' ' || o.called || ', rank ' || p.rank || ' ' || p.called || ', both as number ' || o.sequence
-    || ' of group ' || o.name AS said,
-    [{ 'artifact_id': p.artifact_id, 'row': p.row, 'note': 'what rank ' || p.rank || ' called' }] AS evidence,
-    o.name AS key
-FROM odd AS o
-JOIN call AS p
-    ON p.attempt = o.attempt AND p.name = o.name AND p.members = o.members AND p.sequence = o.sequence AND p.called <> o.called
-WHERE o.n = 1
-QUALIFY row_number() OVER (PARTITION BY o.attempt ORDER BY p.n_alike DESC, p.rank) = 1
-ORDER BY o.ts_ns, o.artifact_id, o.row;
+    w.proc_id,
+    w.rank,
+    w.ts_ns,
+    w.strength,
+    'rank ' || o.rank || ' ' || o.called || CASE WHEN o.dtype <> p.dtype THEN ' as ' || o.dtype ELSE '' END
+    || coalesce(' at ' || o.place_in_code, '')
+    || CASE
+        WHEN p.rank IS NULL THEN ' as number ' || w.sequence || ' of group ' || w.name || ', which ' || w.peers_said || ' never called'
+        ELSE ', rank ' || p.rank || ' ' || p.called || CASE WHEN o.dtype <> p.dtype THEN ' as ' || p.dtype ELSE '' END
+            || coalesce(' at ' || p.place_in_code, '') || ', both as number ' || w.sequence || ' of group ' || w.name
+    END
+    || CASE w.says
+        WHEN 'skipped' THEN '; it called next what the others called here, so it left one out'
+        WHEN 'extra' THEN '; its next call is that of the others here, so it put one in'
+        WHEN 'swapped' THEN '; it called two in the opposite order'
+        ELSE ''
+    END AS said,
+    CASE
+        WHEN p.rank IS NOT NULL THEN [{ 'artifact_id': p.artifact_id, 'row': p.row, 'note': 'what rank ' || p.rank || ' called' }]
+    END AS evidence,
+    o.place_in_code AS where_in_code,
+    w.name AS key
+FROM wait_cause AS w
+JOIN call AS o ON o.attempt = w.attempt AND o.place = w.place AND o.n = 0
+LEFT JOIN call AS p ON p.attempt = w.attempt AND p.place = w.place AND p.n = 1
+WHERE w.reason IN ('mismatch', 'alone')
+-- The first one leads to all others.
+QUALIFY row_number() OVER (PARTITION BY w.attempt ORDER BY w.strength DESC, w.ts_ns, w.place) = 1
+ORDER BY w.ts_ns, w.artifact_id, w.row;
 -- variant: refused
 SELECT
     e.artifact_id,

@@ -5,8 +5,9 @@ scope = "job"
 proves = """
 When the flight recorders were dumped, the peers had called the collective and not finished it, and this rank either had
 not called it, by its own dump, and waited for nobody, or had called it and not finished it although peers had, which
-they can only with its data: its device or its watchdog had stopped. Or the rank had ended well, by its recorder, before
-peers gave up waiting in a collective."""
+they can only with its data: its device or its watchdog had stopped. Of all groups' waits this is where they end: no
+member of them waits for another beyond it. Or the rank had ended well, by its recorder, before peers gave up waiting in
+a collective."""
 cannot_prove = """
 Why the rank stood still: its stack, log and device tell. A dump taken on demand from a job that runs shows calls in
 flight in the same way, for as long as they take."""
@@ -43,117 +44,68 @@ strength = "indication"
 says = "The rank left no dump: it may have died first, or its dump was not collected."
 */
 -- variant: dump
-WITH
-first_fault AS (
-    SELECT * FROM rank_apart
-    WHERE is_absent OR n_groups >= $min_groups_behind
-    QUALIFY row_number() OVER (
-        PARTITION BY attempt, rank ORDER BY is_absent DESC, first_called_ns, name, sequence
-    ) = 1
-),
-place AS (
-    SELECT
-        f.attempt,
-        f.rank,
-        min_by(c.artifact_id, (m.rank, c.artifact_id, c.row)) AS artifact_id,
-        min_by(c.row, (m.rank, c.artifact_id, c.row)) AS row,
-        min_by(c.stack_id, (m.rank, c.artifact_id, c.row)) AS stack_id,
-        list({ 'artifact_id': c.artifact_id, 'row': c.row, 'note': 'as rank ' || m.rank || ' recorded it' }
-            ORDER BY m.rank, c.artifact_id, c.row) AS evidence
-    FROM first_fault AS f
-    JOIN group_member AS m
-        ON m.attempt = f.attempt AND m.name = f.name AND m.members = f.members
-        -- Who waits shows what was not called; who is behind shows what it did not finish.
-        AND CASE WHEN f.is_absent THEN list_contains(f.peers, m.rank) ELSE m.rank = f.rank END
-    JOIN collective AS c
-        ON c.artifact_id = m.artifact_id AND c.group_id = m.group_id AND c.sequence = f.sequence
-        AND NOT coalesce(c.is_p2p, FALSE)
-    GROUP BY f.attempt, f.rank
-)
 SELECT
     w.artifact_id,
     w.row,
     'collective' AS "table",
-    m.proc_id,
-    f.rank,
-    f.first_called_ns AS ts_ns,
-    f.operation AS op,
+    w.proc_id,
+    w.rank,
+    w.ts_ns,
+    w.operation AS op,
+    w.strength,
     -- A rank that stays away, and waits for nobody, does not because another does.
-    f.rank AS fault,
-    CASE WHEN f.is_absent THEN 'never called ' ELSE 'called ' END
-    || f.operation || ' number ' || f.sequence || ' of group '
-    || coalesce(m.description || ' (' || f.name || ')', f.name)
-    || CASE WHEN f.is_absent THEN '' ELSE ' and did not finish it' END AS did,
-    CASE WHEN len(f.peers) = 1 THEN 'rank ' ELSE 'ranks ' END
-    || array_to_string(f.peers[:8], ', ') || CASE WHEN len(f.peers) > 8 THEN ', …' ELSE '' END
+    w.rank AS fault,
+    CASE
+        WHEN w.sequence IS NULL THEN 'waited for nobody and had not called the other side of ' || w.operation || ' in group ' || w.group_said
+        ELSE CASE WHEN w.reason = 'absent' THEN 'never called ' ELSE 'called ' END
+            || w.operation || ' number ' || w.sequence || ' of group ' || w.group_said
+    END
+    || CASE w.reason
+        WHEN 'behind' THEN ' and did not finish it'
+        WHEN 'not-started' THEN ', which its device had not begun'
+        ELSE ''
+    END AS did,
+    w.peers_said
     || CASE
-        WHEN NOT f.is_absent THEN ' did'
-        WHEN len(f.peers) = 1 THEN ' waits for it'
+        WHEN w.reason = 'behind' THEN ' did'
+        WHEN w.reason = 'not-started' THEN ' had'
+        WHEN w.n_peers = 1 THEN ' waits for it'
         ELSE ' wait for it'
-    END AS peers,
+    END
+    || CASE WHEN w.n_waiting > w.n_peers THEN ', ' || w.n_waiting || ' ranks in all' ELSE '' END AS peers,
     w.evidence[2:9] AS evidence,
-    u.file || ':' || u.line AS where_in_code,
-    f.name || ' ' || f.operation AS key
-FROM first_fault AS f
-JOIN group_member AS m
-    ON m.attempt = f.attempt AND m.name = f.name AND m.members = f.members AND m.rank = f.rank
-JOIN place AS w ON w.attempt = f.attempt AND w.rank = f.rank
-LEFT JOIN stack AS k ON k.id = w.stack_id
-LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
-ORDER BY f.attempt, f.first_called_ns, f.rank;
+    w.where_in_code,
+    w.name || ' ' || w.operation AS key
+FROM wait_cause AS w
+WHERE w.reason IN ('absent', 'not-started')
+   OR (w.reason = 'behind' AND w.n_groups >= $min_groups_behind)
+ORDER BY w.attempt, w.ts_ns, w.rank;
 
 -- variant: left
 SELECT *
 FROM waited_for_rank
 ORDER BY ts_ns, rank;
 -- variant: no-dump
-WITH
-world AS (
+WITH world AS (
     SELECT
-        attempt,
-        count(DISTINCT rank) FILTER (WHERE has_dump) / count(DISTINCT rank) AS dumped_ratio
-    FROM group_member
-    GROUP BY attempt
-),
-unseen AS (
-    SELECT
-        c.attempt,
-        c.name,
-        c.members,
-        c.sequence,
-        c.operation,
-        c.first_called_ns,
-        c.entered AS peers,
-        unnest(c.unknown) AS rank
-    FROM pending_collective AS c
-    JOIN world AS w ON w.attempt = c.attempt
-    WHERE c.unknown IS NOT NULL AND c.completed IS NULL AND w.dumped_ratio >= $min_dumped_ratio
-),
-first_unseen AS (
-    SELECT u.*
-    FROM unseen AS u
-    WHERE NOT EXISTS (
-        SELECT 1 FROM group_member AS m WHERE m.attempt = u.attempt AND m.rank = u.rank AND m.has_dump
-    )
-    QUALIFY row_number() OVER (PARTITION BY u.attempt, u.rank ORDER BY u.first_called_ns, u.name, u.sequence) = 1
+        g.attempt,
+        count(DISTINCT m.rank) FILTER (WHERE m.artifact_id IS NOT NULL) / count(DISTINCT m.rank) AS dumped_ratio
+    FROM wait_member AS m
+    JOIN wait_group AS g ON g.number = m.number
+    GROUP BY g.attempt
 )
 SELECT
-    min_by(c.artifact_id, (m.rank, c.artifact_id, c.row)) AS artifact_id,
-    min_by(c.row, (m.rank, c.artifact_id, c.row)) AS row,
+    w.artifact_id,
+    w.row,
     'collective' AS "table",
-    f.rank,
-    f.first_called_ns AS ts_ns,
-    f.operation AS op,
+    w.rank,
+    w.ts_ns,
+    w.operation AS op,
     'left no dump' AS did,
-    CASE WHEN len(f.peers) = 1 THEN 'rank ' ELSE 'ranks ' END
-    || array_to_string(f.peers[:8], ', ') || CASE WHEN len(f.peers) > 8 THEN ', …' ELSE '' END
-    || ' did not finish ' || f.operation || ' number ' || f.sequence || ' of group '
-    || coalesce(max(m.description) || ' (' || f.name || ')', f.name) || ', which needs it' AS peers,
-    f.name || ' ' || f.operation AS key
-FROM first_unseen AS f
-JOIN group_member AS m ON m.attempt = f.attempt AND m.name = f.name AND m.members = f.members
-JOIN collective AS c
-    ON c.artifact_id = m.artifact_id AND c.group_id = m.group_id AND c.sequence = f.sequence
-    AND NOT coalesce(c.is_p2p, FALSE)
-GROUP BY f.attempt, f.rank, f.first_called_ns, f.operation, f.peers, f.sequence, f.name
-ORDER BY f.attempt, f.first_called_ns, f.rank;
+    w.peers_said || ' did not finish ' || w.operation || ' number ' || w.sequence || ' of group ' || w.group_said || ', which needs it' AS peers,
+    w.evidence[2:9] AS evidence,
+    w.name || ' ' || w.operation AS key
+FROM wait_cause AS w
+JOIN world AS o ON o.attempt = w.attempt
+WHERE w.reason = 'no-dump' AND o.dumped_ratio >= $min_dumped_ratio
+ORDER BY w.attempt, w.ts_ns, w.rank;
