@@ -64,9 +64,7 @@ SELECT
         WHEN 'swapped' THEN '; it called two in the opposite order'
         ELSE ''
     END AS said,
-    CASE
-        WHEN p.rank IS NOT NULL THEN [{ 'artifact_id': p.artifact_id, 'row': p.row, 'note': 'what rank ' || p.rank || ' called' }]
-    END AS evidence,
+    w.evidence[2:2] AS evidence,
     o.place_in_code AS where_in_code,
     w.name AS key
 FROM wait_cause AS w
