@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from datetime import date
 
 import duckdb
+import pyarrow as pa
 
-from forensics.case import case_columns
+from forensics.case import arrow_type, case_columns
 from forensics.models.alignment import QUARTER_NS, Vote, estimate, zones_of_spans
 from forensics.models.days import find_day
 from forensics.models.landmarks import Shared, shared_events
@@ -333,11 +334,18 @@ def _shift(con: duckdb.DuckDBPyConnection, parts: Sequence[tuple[int, int, int, 
 
 def _write(con: duckdb.DuckDBPyConnection, readings: Sequence[Reading]) -> None:
     _shift(con, [(r.id, -(2**62), 2**62, r.offset_ns) for r in readings])
-    for r in readings:
-        con.execute(
-            "UPDATE artifact SET timeline = ?, clock_offset_ns = ?, clock_error_ns = ? WHERE id = ?",
-            [r.timeline, r.offset_ns, r.error_ns, r.id],
-        )
+    placed = {
+        "id": pa.array([r.id for r in readings], pa.int32()),
+        "timeline": pa.array([r.timeline for r in readings], pa.string()),
+        "offset_ns": pa.array([r.offset_ns for r in readings], pa.int64()),
+        "error_ns": pa.array([r.error_ns for r in readings], pa.int64()),
+    }
+    con.register("given_placed", pa.table(placed))
+    con.execute(
+        "UPDATE artifact SET timeline = g.timeline, clock_offset_ns = g.offset_ns, clock_error_ns = g.error_ns"
+        " FROM given_placed AS g WHERE g.id = artifact.id"
+    )
+    con.unregister("given_placed")
     rows: list[list[object]] = [[r.id, *[None] * 5, kind, None, True, how] for r in readings for kind, how in r.notes]
     by_id = {r.id: r for r in readings}
     for r in readings:
@@ -346,7 +354,13 @@ def _write(con: duckdb.DuckDBPyConnection, readings: Sequence[Reading]) -> None:
             place = [r.id, s.row, s.line, s.other_id, s.other_row, s.other_line]
             rows.append([*place, s.kind, difference, used, s.what])
     if rows:
-        con.executemany("INSERT INTO clock_match VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        # One statement: thousands of artifacts rest on hundreds of events each.
+        kinds = case_columns()["clock_match"]
+        columns = zip(kinds.items(), zip(*rows, strict=True), strict=True)
+        given = pa.table({name: pa.array(values, arrow_type(kind)) for (name, kind), values in columns})
+        con.register("given_matches", given)
+        con.execute("INSERT INTO clock_match SELECT * FROM given_matches")
+        con.unregister("given_matches")
     told = [[r.id, None, None, *warning] for r in readings for warning in r.warnings]
     if told:
         con.executemany("INSERT INTO ingest_warning VALUES (?, ?, ?, ?, ?, ?)", told)
