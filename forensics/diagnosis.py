@@ -71,6 +71,7 @@ class Outcome:
     completed_lines: Mapping[int, int] = field(default_factory=dict)  # artifact id → line of its last closing words
     last_attempt: int | None = None
     quoting: Set[int] = frozenset()
+    last_words: Set[tuple[int, int]] = frozenset()  # artifact and line of exceptions in which a log of the job ends
 
     @property
     def is_success(self) -> bool:
@@ -91,6 +92,8 @@ class Outcome:
             return True
         if artifact_id is not None and self.completed_lines.get(artifact_id, -1) > (line or 0):
             return True
+        if (artifact_id, line) in self.last_words:
+            return False  # an exit code of 0 may be that of another command, as of tee in a pipe
         codes = {code.zero for code in self.exits if code.covers(path, rank)}
         return codes == {True}
 
@@ -262,8 +265,8 @@ def _ranked_roots(graph: nx.DiGraph, findings: Sequence[Finding]) -> list[Findin
 
 
 def _slow_without_failure(findings: Sequence[Finding], outcome: Outcome) -> list[Finding]:
-    """What costs a job much, where nothing says that it failed or that it completed: then that is what is wrong."""
-    if outcome.completed or outcome.failed or any(f.role == "symptom" and f.severity in _GRAVE for f in findings):
+    """What costs a job much, where nothing says that it failed: then that is what is wrong."""
+    if outcome.failed or any(f.role == "symptom" and f.severity in _GRAVE for f in findings):
         return []
     slow = [f for f in findings if f.role == "performance" and f.severity in _GRAVE and f.explained_by is None]
     return sorted(slow, key=lambda f: (*_weight(f), *order_of_time(f)))

@@ -39,7 +39,8 @@ def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
     rows = [r for r in rows if r[2] not in quoting]
     exits = [Exit(r[0] == "completed", r[5].rpartition("/")[0], r[6]) for r in rows if r[1] == "proof"]
     lines = {r[2]: r[3] for r in rows if r[0] == "completed" and r[2] is not None and r[3] is not None}
-    known = Outcome(None, None, exits, lines, _last_attempt(con), quoting)
+    last_words = set(con.execute("SELECT artifact_id, line FROM fact WHERE key = 'ends_in'").fetchall())
+    known = Outcome(None, None, exits, lines, _last_attempt(con), quoting, last_words)
     failed = [r for r in rows if r[0] == "failed" and not known.is_superseded(r[8])]
     failed = [r for r in failed if r[1] == "proof" or not known.survived(r[2], r[5], r[3], r[6])]
     last_failed = {r[2]: r[3] or 0 for r in failed if r[2] is not None}

@@ -155,10 +155,10 @@ def test_performance_findings_never_outrank_a_failure() -> None:
     assert diagnose([slow], Outcome(failed="exit code 1")).status == "not-established"
 
 
-def test_what_costs_much_is_the_verdict_only_where_the_job_neither_failed_nor_completed() -> None:
+def test_what_costs_much_is_the_verdict_only_where_the_job_did_not_fail() -> None:
     slow = {"role": "performance", "severity": "high"}
     assert diagnose([finding(0, "capture-skip", **slow)], Outcome()).status == "root-cause"
-    assert diagnose([finding(0, "capture-skip", **slow)], Outcome(completed="done")).status == "healthy"
+    assert diagnose([finding(0, "capture-skip", **slow)], Outcome(completed="done")).status == "root-cause"
     assert diagnose([finding(0, "capture-skip", **slow)], Outcome(failed="exit code 1")).status == "not-established"
     assert diagnose([finding(0, "capture-skip", **slow), timeout()], Outcome()).status == "not-established"
     assert (

@@ -68,6 +68,9 @@ def scan() -> Scan:
     return Scan(Pattern(_STRUCTURE, catalogue().hints), Pattern(_METRIC))
 
 
+_ERRORS_ALONE = re.compile(r"(?i)std_?err|\.(?:err|e\d+)(?:\.|$)")
+
+
 class Session:
     def __init__(self, source: Source, sink: Sink) -> None:
         self._source = source
@@ -121,6 +124,7 @@ class Session:
             line, piece = self._partial.pop(min(self._partial))
             line.partial, self._is_notable = False, True
             self._take_line(line, piece)
+        self._tell_last_words()
         self._tracebacks.end_all()
         for proc in list(self._tables):
             self._end_table(proc)
@@ -132,6 +136,15 @@ class Session:
         self._outcomes.close(complete=not self._source.damage, n_read=self._n_lines)
         self._describe()
         del self._numbers, self._tracebacks  # they refer back: blocks would stay until the garbage collector comes
+
+    def _tell_last_words(self) -> None:
+        """Tells an exception that ends a log in which the job's own output stands too.
+
+        Of a stream of errors alone nothing follows: what the job printed afterwards is elsewhere.
+        """
+        last = self._tracebacks.exception_at(self._n_lines)
+        if last is not None and not _ERRORS_ALONE.search(self._source.name) and last.exception is not None:
+            self._sink.fact("ends_in", last.exception, scope="note", line=last.line)
 
     @property
     def _busy(self) -> bool:
