@@ -40,11 +40,18 @@ def test_the_replayed_fixtures_have_streams_pools_retries_and_expandable_segment
     assert any(found.settings.expandable for found in fits)
 
 
+FEW = 20  # events
+
+
 @pytest.mark.parametrize("name", RECORDED)
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_a_history_that_lacks_its_beginning_is_rewound_from_its_end(name: str, share: float) -> None:
     whole = snapshot_of(name).fit()
-    found = snapshot_of(name, without=int(share * whole.history.n_events)).fit()
+    n_without = int(share * whole.history.n_events)
+    found = snapshot_of(name, without=n_without).fit()
+    if whole.history.n_events - n_without < FEW and not found.accepted:
+        assert found.reason  # too little to tell apart how the segments came about, and it says so
+        return
     assert found.runs
     assert found.accepted, found.reason
     assert found.check.share_at_address >= 0.95

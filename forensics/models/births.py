@@ -19,6 +19,7 @@ _MASKABLE = _WRITERS | {"add", "sub", "mul", "minimum", "maximum", "expand", "_u
 _MASKABLE |= {"_softmax", "_log_softmax", "logsumexp", "topk", "sort", "max", "amax", "min", "amin", "logical_not"}
 _MASKABLE |= {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math"}
 _MASKABLE |= {"_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention"}
+_READERS = {"lift_fresh", "tensor", "from_file", "empty", "_pin_memory", "frombuffer"}  # their values come from outside
 _FILLS = _WRITERS - {"to", "_to_copy", "clone", "copy"}  # a cast that overflows writes an infinity nobody gave
 
 
@@ -82,8 +83,10 @@ def _births(recorded: RecordedGraph) -> Iterator[Birth]:
             masks.add(node.node_id)
         elif node.inputs or node.phase == "backward":
             yield Birth(node, "operator", classify(node, operators), written)
-        elif not node.inputs and node.n_nan:
+        elif node.n_nan and node.base in _READERS:
             yield Birth(node, "data", "bad-data", written)
+        elif node.n_nan:
+            continue  # its inputs are not on record: whether one was bad is not known
         else:
             masks.add(node.node_id)  # made out of nothing: a constant
 
