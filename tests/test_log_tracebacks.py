@@ -4,86 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from log_texts import events, read, traceback_of
 from support import MemorySink, load
 
 from forensics.formats import log
-
-TORCHRUN = """\
-E1129 14:24:54.828000 22 torch/distributed/run.py:1002] failed (exitcode: -9) local_rank: 1 (pid: 27) of binary: python
-Traceback (most recent call last):
-  File "/opt/bin/torchrun", line 8, in <module>
-    sys.exit(main())
-torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-============================================================
-train.py FAILED
-------------------------------------------------------------
-Failures:
-[1]:
-  time      : 2026-11-29_14:24:54
-  host      : n1
-  rank      : 8 (local_rank: 0)
-  exitcode  : -15 (pid: 26)  (SIGTERM)
-  error_file: <N/A>
-  traceback : Signal 15 (SIGTERM) received by PID 26
-[2]:
-  time      : 2026-11-29_14:24:54
-  host      : n1
-  rank      : 10 (local_rank: 2)
-  exitcode  : 1 (pid: 28)
-  error_file: /tmp/a/error.json
-  traceback : Traceback (most recent call last):
-    File "train.py", line 9, in main
-      step()
-             ^^^^
-  torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 2 has a total capacity of 8.00 GiB
-
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-29_14:24:50
-  host      : n1
-  rank      : 9 (local_rank: 1)
-  exitcode  : -9 (pid: 27)  (SIGKILL)
-  error_file: <N/A>
-  traceback : Signal 9 (SIGKILL) received by PID 27
-============================================================
-after the table
-"""
-
-OLD_TABLE = """\
-*****************************************
-            train.py FAILED
-=========================================
-Root Cause:
-[0]:
-  time: 2021-08-01_12:00:00
-  rank: 1 (local_rank: 1)
-  exitcode: 1 (pid: 1234)
-  error_file: <N/A>
-  msg: "Process failed with exitcode 1"
-=========================================
-Other Failures:
-  <NO_OTHER_FAILURES>
-*****************************************
-"""
-
-
-def read(tmp_path: Path, text: str) -> MemorySink:
-    path = tmp_path / "x.log"
-    path.write_text(text, encoding="utf-8")
-    return load(log, path)
-
-
-def events(tmp_path: Path, text: str) -> list[dict[str, Any]]:
-    rows = read(tmp_path, text).rows("log_event")
-    for row in rows:
-        row["fields"] = json.loads(row["fields"]) if row["fields"] else {}
-    return rows
 
 
 def functions(sink: MemorySink, stack_id: int | None) -> list[str]:
@@ -93,17 +21,6 @@ def functions(sink: MemorySink, stack_id: int | None) -> list[str]:
         found.insert(0, frames[stack_id]["function"])
         stack_id = frames[stack_id]["parent_id"]
     return found
-
-
-def traceback_of(error: str, *names: str, indent: str = "") -> str:
-    lines = ["Traceback (most recent call last):"]
-    for number, name in enumerate(names, 1):
-        lines += [
-            f'  File "train.py", line {number}, in {name}',
-            f"    {name}()  # RuntimeError: not this",
-            "    ^^^^^",
-        ]
-    return "".join(f"{indent}{line}\n" for line in [*lines, error])
 
 
 def test_a_traceback_is_one_event_with_its_stack_outermost_first(tmp_path: Path) -> None:
@@ -301,39 +218,6 @@ def test_frames_without_a_header_are_a_traceback(tmp_path: Path) -> None:
     assert row["exception"] == "OddError" and row["stack_id"] is not None
 
 
-def test_torchruns_table_gives_the_first_failure_and_the_others(tmp_path: Path) -> None:
-    sink = read(tmp_path, TORCHRUN)
-    rows = [row for row in events(tmp_path, TORCHRUN) if row["signature"] and row["signature"].startswith("torchrun-")]
-    assert [(row["signature"], row["role"], row["fields"].get("rank")) for row in rows] == [
-        ("torchrun-worker-failed", "primary", None),
-        ("torchrun-child-failed", "secondary", None),
-        ("torchrun-failure", "secondary", 8),
-        ("torchrun-failure", "evidence", 10),
-        ("torchrun-root-cause", "primary", 9),
-    ]
-    root = rows[-1]
-    assert root["fields"] == {
-        "rank": 9, "local_rank": 1, "exit_code": -9, "pid": 27, "host": "n1", "error_time": "2026-11-29_14:24:50",
-    }  # fmt: skip
-    assert rows[0]["ts_ns"] is not None and root["ts_ns"] == rows[2]["ts_ns"] - 4 * 10**9
-    assert {known.get("rank"): known.get("signal") for known in sink.procs.values() if "rank" in known} == {
-        8: 15, 9: 9, 10: None,
-    }  # fmt: skip
-    oom = next(row for row in events(tmp_path, TORCHRUN) if row["signature"] == "cuda-oom")
-    assert (oom["exception"], oom["fields"]["via"], oom["role"]) == ("torch.OutOfMemoryError", "torchrun", "primary")
-
-
-def test_the_table_of_older_releases_is_read_too(tmp_path: Path) -> None:
-    (row,) = events(tmp_path, OLD_TABLE)
-    assert (row["signature"], row["fields"]["rank"], row["fields"]["exit_code"]) == ("torchrun-root-cause", 1, 1)
-
-
-def test_what_the_table_repeats_is_evidence_only(tmp_path: Path) -> None:
-    error = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 2 has a total capacity"
-    rows = events(tmp_path, traceback_of(error, "main", indent="[rank10]: ") + TORCHRUN)
-    assert [row["role"] for row in rows if row["signature"] == "cuda-oom"] == ["primary", "evidence"]
-
-
 def test_a_desynchronisation_report_belongs_to_its_line(tmp_path: Path) -> None:
     text = (
         "[rank0]:[E1129 11:41:45.714 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout:"
@@ -392,12 +276,6 @@ def test_interleaved_ranks_lose_no_traceback(tmp_path_factory: pytest.TempPathFa
     found = [f"[rank{sink.procs[row['proc']]['rank']}]: {row['exception']}: {row['message']}" for row in rows]
     assert sorted(found) == sorted(expected)
     assert all(merged[row["line"] - 1].startswith(f"[rank{sink.procs[row['proc']]['rank']}]: OddError") for row in rows)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, len(TORCHRUN)), st.integers(0, 60))
-def test_a_cut_or_spliced_table_is_read(tmp_path_factory: pytest.TempPathFactory, cut: int, skip: int) -> None:
-    read(tmp_path_factory.mktemp("t"), TORCHRUN[:cut] + TORCHRUN[cut + skip :])
 
 
 RAY = """\

@@ -12,6 +12,7 @@ from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_compile import CompileLines
 from forensics.formats._log_coverage import tell_coverage, tell_losses
 from forensics.formats._log_encodings import LineDecoder
+from forensics.formats._log_last_words import tell_last_words
 from forensics.formats._log_lines import Block as LineBlock
 from forensics.formats._log_lines import Piece, decoded, read_blocks
 from forensics.formats._log_marks import Line
@@ -68,9 +69,6 @@ def scan() -> Scan:
     return Scan(Pattern(_STRUCTURE, catalogue().hints), Pattern(_METRIC))
 
 
-_ERRORS_ALONE = re.compile(r"(?i)std_?err|\.(?:err|e\d+)(?:\.|$)")
-
-
 class Session:
     def __init__(self, source: Source, sink: Sink) -> None:
         self._source = source
@@ -124,7 +122,7 @@ class Session:
             line, piece = self._partial.pop(min(self._partial))
             line.partial, self._is_notable = False, True
             self._take_line(line, piece)
-        self._tell_last_words()
+        tell_last_words(self._sink, self._source.name, self._tracebacks.open_blocks, self._n_lines)
         self._tracebacks.end_all()
         for proc in list(self._tables):
             self._end_table(proc)
@@ -136,15 +134,6 @@ class Session:
         self._outcomes.close(complete=not self._source.damage, n_read=self._n_lines)
         self._describe()
         del self._numbers, self._tracebacks  # they refer back: blocks would stay until the garbage collector comes
-
-    def _tell_last_words(self) -> None:
-        """Tells an exception that ends a log in which the job's own output stands too.
-
-        Of a stream of errors alone nothing follows: what the job printed afterwards is elsewhere.
-        """
-        last = self._tracebacks.exception_at(self._n_lines)
-        if last is not None and not _ERRORS_ALONE.search(self._source.name) and last.exception is not None:
-            self._sink.fact("ends_in", last.exception, scope="note", line=last.line)
 
     @property
     def _busy(self) -> bool:
@@ -334,12 +323,11 @@ class Session:
         return self._lines[self._at - 1].text if self._at else self._last_text
 
     def _block(self, proc: int, kind: str, line: Line, piece: Piece) -> Block:
+        place = (piece.number, piece.number, piece.byte)
         return Block(
             proc,
             kind,
-            piece.number,
-            piece.number,
-            piece.byte,
+            *place,
             self._clock.ns(line.stamp, piece.number),
             self._numbers.steps.get(proc),
             line.level,

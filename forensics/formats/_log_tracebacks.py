@@ -138,19 +138,13 @@ class Tracebacks:
 
     def end_messages(self) -> None:
         """Ends messages to which nothing more can come, as their writers are known to have ended."""
-        for blocks in list(self._open.values()):
-            for block in list(blocks):
-                if block.state == "message":
-                    self.end(block)
+        for block in self.open_blocks:
+            if block.state == "message":
+                self.end(block)
 
-    def exception_at(self, number: int) -> Block | None:
-        """The exception, with its traceback and not known to be harmless, that reaches to the last line `number`."""
-        for blocks in self._open.values():
-            for block in blocks:
-                whole = block.kind == "exception" and block.exception is not None and block.frames
-                if whole and block.context is None and max(block.last_line, block.line) >= number:
-                    return block
-        return None
+    @property
+    def open_blocks(self) -> list[Block]:
+        return [block for blocks in self._open.values() for block in blocks]
 
     def end_all(self) -> None:
         for blocks in list(self._open.values()):

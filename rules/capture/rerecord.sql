@@ -15,18 +15,7 @@ needs = ["log_event"]
 strength = "strong"
 */
 -- variant: log
-SELECT
-    e.artifact_id,
-    e.row,
-    e.proc_id,
-    e.rank,
-    e.ts_ns,
-    e.line,
-    e.fields ->> 'function_id' AS function_id,
-    e.fields ->> 'limit' AS n_limit,
-    coalesce(': ' || left(e.fields ->> 'reason', 200), '') AS because,
-    e.class AS key
-FROM log AS e
-WHERE e.class = 'capture.rerecord' AND e.role <> 'noise'
-QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.fields ->> 'function_id' ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
-ORDER BY e.ts_ns, e.artifact_id, e.row;
+SELECT * EXCLUDE (has_moved)
+FROM rerecorded_graph
+WHERE NOT has_moved
+ORDER BY ts_ns, artifact_id, row;
