@@ -54,6 +54,20 @@ class Exit:
 
 
 @dataclass(frozen=True)
+class Crash:
+    """An error that is no echo of another, and the end of a log.
+
+    `alike`: artifact and line of what its process says of the same kind, itself included: one cited, all are.
+    """
+
+    artifact_id: int
+    line: int
+    path: str
+    text: str
+    alike: Set[tuple[int, int]]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How the job ended as far as evidence goes.
 
@@ -72,6 +86,7 @@ class Outcome:
     last_attempt: int | None = None
     quoting: Set[int] = frozenset()
     last_words: Set[tuple[int, int]] = frozenset()  # artifact and line of exceptions in which a log of the job ends
+    crashes: Sequence[Crash] = ()
 
     @property
     def is_success(self) -> bool:
@@ -132,6 +147,12 @@ def diagnose(
     if not roots:
         return _without_root(findings, outcome, common, unlisted or {})
     top = roots[0]
+    if (crash := _unexplained_crash(top, findings, outcome)) is not None:
+        where = f"{crash.text} ({crash.path}:{crash.line})"
+        why = (
+            f"No rule explains the error that ended a log, {where}. Whether this led to it is not shown: {top.message}"
+        )
+        return _without_root(findings, outcome, common, unlisted or {}, why)
     independent = [r for r in roots[1:] if _stands_alone(r, top) and not outcome.is_superseded(r.attempt)]
     chosen = [top, *independent]
     status = "independent" if any(f.rule != top.rule for f in independent) else "root-cause"
@@ -152,14 +173,18 @@ def diagnose(
 
 
 def _without_root(
-    findings: Sequence[Finding], outcome: Outcome, common: Mapping[str, object], unlisted: Mapping[str, int]
+    findings: Sequence[Finding],
+    outcome: Outcome,
+    common: Mapping[str, object],
+    unlisted: Mapping[str, int],
+    why: str | None = None,
 ) -> Verdict:
     symptoms = [f for f in findings if f.severity in {"critical", "high"} and f.role == "symptom"]
     others = list(findings)
-    if outcome.is_success and not symptoms:
+    if outcome.is_success and not symptoms and why is None:
         sentence = f"The job completed and nothing is wrong in the evidence: {outcome.completed}"
         return Verdict("healthy", sentence, others=others, reasons=[str(outcome.completed)], **common)  # type: ignore[arg-type]
-    reasons = []
+    reasons = [_sentence(why)] if why else []
     if symptoms:
         reasons.append(
             f"{_sentence(_told_for_all(symptoms[0], findings, unlisted))} What led to it is not in the evidence."
@@ -178,6 +203,14 @@ def _without_root(
         reasons.append("The evidence shows neither a failure nor that the job completed.")
     sentence = f"The cause is not established. {reasons[0]}"
     return Verdict("not-established", sentence, consequences=symptoms, others=others, reasons=reasons, **common)  # type: ignore[arg-type]
+
+
+def _unexplained_crash(top: Finding, findings: Sequence[Finding], outcome: Outcome) -> Crash | None:
+    """What ended a log and no finding cites, where only weak evidence speaks for another cause of the failure."""
+    if top.strength != STRENGTHS[-1] or outcome.is_superseded(top.attempt):
+        return None
+    cited = {(e.artifact_id, e.line) for finding in findings for e in finding.evidence}
+    return next((crash for crash in outcome.crashes if crash.alike.isdisjoint(cited)), None)
 
 
 def _told_for_all(top: Finding, findings: Sequence[Finding], unlisted: Mapping[str, int]) -> str:

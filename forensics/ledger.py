@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from forensics.case import MEMORY_LIMIT, arrow_type, case_columns, connect
 from forensics.citations import Citations
-from forensics.diagnosis import Exit, Outcome, not_checked_rules
+from forensics.diagnosis import Crash, Exit, Outcome, not_checked_rules
 from forensics.engine import Judgement, RuleRun
 from forensics.finding import Anomaly, Moment, NotChecked, RuledOut
 from forensics.models.testimony import quoting_artifacts
@@ -40,7 +40,7 @@ def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
     exits = [Exit(r[0] == "completed", r[5].rpartition("/")[0], r[6]) for r in rows if r[1] == "proof"]
     lines = {r[2]: r[3] for r in rows if r[0] == "completed" and r[2] is not None and r[3] is not None}
     last_words = set(con.execute("SELECT artifact_id, line FROM fact WHERE key = 'ends_in'").fetchall())
-    known = Outcome(None, None, exits, lines, _last_attempt(con), quoting, last_words)
+    known = Outcome(None, None, exits, lines, _last_attempt(con), quoting, last_words, _crashes(con))
     failed = [r for r in rows if r[0] == "failed" and not known.is_superseded(r[8])]
     failed = [r for r in failed if r[1] == "proof" or not known.survived(r[2], r[5], r[3], r[6])]
     last_failed = {r[2]: r[3] or 0 for r in failed if r[2] is not None}
@@ -48,6 +48,27 @@ def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
         r for r in rows if r[0] == "completed" and r[7] and (r[1] == "proof" or last_failed.get(r[2], -1) < (r[3] or 0))
     ]
     return replace(known, completed=_words(completed), failed=_words(failed))
+
+
+def _crashes(con: duckdb.DuckDBPyConnection) -> list[Crash]:
+    """Errors that are no other's echo and in which a log, or a stream of errors, ends."""
+    rows = con.execute(
+        """
+        SELECT f.artifact_id, f.line, a.path,
+            e.exception || coalesce(': ' || left(split_part(e.message, chr(10), 1), 160), ''),
+            (
+                SELECT list([s.artifact_id, s.line] ORDER BY s.artifact_id, s.line) FROM log_event AS s
+                WHERE s.proc_id IS NOT DISTINCT FROM e.proc_id AND s.class = e.class AND s.line IS NOT NULL
+            )
+        FROM fact AS f
+        JOIN artifact AS a ON a.id = f.artifact_id
+        JOIN log AS e ON e.artifact_id = f.artifact_id AND e.line = f.line AND e.exception = f.value
+        WHERE f.key IN ('ends_in', 'errors_end_in') AND e.role = 'primary'
+          AND coalesce(e.fields ->> 'handled', 'false') <> 'true'
+        ORDER BY e.ts_ns NULLS LAST, f.artifact_id, f.line, e.row
+        """
+    ).fetchall()
+    return [Crash(aid, line, path, text, frozenset(map(tuple, alike or ()))) for aid, line, path, text, alike in rows]
 
 
 def _last_attempt(con: duckdb.DuckDBPyConnection) -> int | None:

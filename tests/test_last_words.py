@@ -36,3 +36,29 @@ def test_a_traceback_at_the_end_of_a_log_stands_against_exit_code_0(
     for name, text in files.items():
         (job / name).write_text(text)
     assert analyze(job, tmp_path / "out").verdict.status == status
+
+
+@pytest.mark.parametrize("name", ["train.log", "stderr.log"])
+def test_weak_evidence_of_another_cause_does_not_stand_for_an_error_that_no_rule_explains(
+    name: str, tmp_path: Path
+) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    steps = "".join(f"2026-03-01 10:00:0{n} INFO step {n} loss {'nan' if n > 1 else 0.5}\n" for n in range(4))
+    (job / "stdout.log").write_text(steps)
+    (job / name).write_text(steps + CRASH if name == "train.log" else CRASH)
+    verdict = analyze(job, tmp_path / "out").verdict
+    assert (verdict.status, list(verdict.root_causes)) == ("not-established", [])
+    assert "mat1 and mat2 shapes" in verdict.sentence
+    assert any("not finite" in finding.message for finding in verdict.others)
+
+
+def test_weak_evidence_that_the_last_error_is_itself_stays_a_cause(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    nan = CRASH.replace(
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x8 and 16x2)", "ValueError: Loss is nan"
+    )
+    (job / "train.log").write_text("".join(f"step {n} loss {'nan' if n > 1 else 0.5}\n" for n in range(4)) + nan)
+    verdict = analyze(job, tmp_path / "out").verdict
+    assert [finding.rule for finding in verdict.root_causes] == ["numerics-nan-provenance"]

@@ -323,11 +323,10 @@ class Session:
         return self._lines[self._at - 1].text if self._at else self._last_text
 
     def _block(self, proc: int, kind: str, line: Line, piece: Piece) -> Block:
-        place = (piece.number, piece.number, piece.byte)
         return Block(
             proc,
             kind,
-            *place,
+            *(piece.number, piece.number, piece.byte),
             self._clock.ns(line.stamp, piece.number),
             self._numbers.steps.get(proc),
             line.level,
