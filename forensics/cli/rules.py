@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from pathlib import Path
 from typing import Annotated
@@ -69,7 +70,7 @@ def test(*names: str, rules: Folders = None, fixtures: Path | None = None) -> in
     """Run the cases beside the rules: those that must fire and the near misses that must not."""
     from forensics.rule_cases import run_cases
 
-    results = run_cases(rules or (), names, fixtures)
+    results = run_cases(rules or (), names, fixtures, jobs=min(os.cpu_count() or 1, 8))
     failed = [result for result in results if result.problem]
     for result in failed:
         print(f"FAILED {result.rule} / {result.case}: {result.problem}")

@@ -28,6 +28,11 @@ value = 0.5
 unit = "bytes that wait for other streams / bytes in use and waiting"
 why = "a stream that is a few calls late holds back a few tensors; one that holds most of the memory no longer gives any back"
 
+[thresholds.min_held_ratio]
+value = 0.25
+unit = "bytes that wait for other streams / reserved bytes"
+why = "what waits when a job ends, or when its caches are large, is little of what is held: it fills no device"
+
 [thresholds.max_counted_ratio]
 value = 0.5
 unit = "allocated bytes / reserved bytes, when the figures were taken"
@@ -94,7 +99,7 @@ LEFT JOIN allocation_failure AS f
     ON f.artifact_id = h.artifact_id AND f.device = h.device AND f.n_allocated_later = 0 AND f.awaiting_bytes >= f.requested_bytes
 LEFT JOIN allocation_failure AS a ON a.artifact_id = h.artifact_id AND a.device = h.device
 WHERE CASE h.kind
-    WHEN 'awaiting' THEN a.row IS NULL OR f.row IS NOT NULL
+    WHEN 'awaiting' THEN h.awaiting_bytes >= $min_held_ratio * h.reserved_bytes AND (a.row IS NULL OR f.row IS NOT NULL)
     ELSE
         h.needed_bytes <= $max_needed_ratio * h.reserved_bytes
         AND h.reserved_bytes <= $max_spike_ratio * h.peak_bytes

@@ -6,7 +6,8 @@ When the allocation failed, processes other than this one held enough of the dev
 fitted without them."""
 cannot_prove = """
 Whose they are, and whether they were meant to share the device: an orphan of an earlier run, a second rank on the same
-device and another user look the same. In a container the own process may be listed under its host id."""
+device and another user look the same. A snapshot does not tell others from memory of this process outside of the
+allocator either. In a container the own process may be listed under its host id."""
 message = "{who} asked for {requested_bytes:bytes} on device {device} while other processes held {bound}{other_bytes:bytes} of {of_what}{capacity_bytes:bytes}"
 fix = "List the processes on the device (nvidia-smi), end orphans of earlier runs, and give each rank its own device (torch.cuda.set_device(local_rank) before any CUDA call)."
 causes = [{ state = "device-full", of = "device" }]
@@ -57,8 +58,12 @@ SELECT
     requested_bytes,
     peak_reserved_bytes - reserved_bytes - device_free_bytes AS other_bytes,
     peak_reserved_bytes AS capacity_bytes,
-    'at least ' AS bound,
+    'an unknown amount, at least ' AS bound,
     'what it had once held itself, ' AS of_what,
+    -- A little may as well be memory of this process outside of the allocator: contexts, libraries, communicators.
+    CASE
+        WHEN peak_reserved_bytes - reserved_bytes - device_free_bytes < $min_other_ratio * peak_reserved_bytes THEN 'indication'
+    END AS strength,
     live_bytes,
     reserved_bytes,
     device_free_bytes,
