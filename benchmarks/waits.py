@@ -38,12 +38,17 @@ def simulator() -> ModuleType:
     return module
 
 
-def loaded(
-    job: Any, without: set[int] | None = None, *, starts: bool = False, ring: int = 2000
-) -> duckdb.DuckDBPyConnection:
-    """A case in memory that holds what the job's dumps hold, but for stacks; ranks `without` left none."""
+def empty_case() -> duckdb.DuckDBPyConnection:
     con = connect()
     con.execute(resources.schema_sql())
+    return con
+
+
+def loaded(
+    job: Any, without: set[int] | None = None, *, starts: bool = False, ring: int = 2000, into: Any = None
+) -> duckdb.DuckDBPyConnection:
+    """A case in memory that holds what the job's dumps hold, but for stacks; ranks `without` left none."""
+    con: duckdb.DuckDBPyConnection = into or empty_case()
     ranks = [rank for rank in range(job.world) if rank not in (without or ())]
     _put(con, "artifact", {"id": ranks, "path": [f"rank_{r}" for r in ranks], "sha256": [""] * len(ranks),
         "bytes": [1] * len(ranks), "quality": ["complete"] * len(ranks), "clock": ["epoch"] * len(ranks)})  # fmt: skip

@@ -13,11 +13,13 @@ Line: `step` and `role` are required.
 
 | key | |
 |---|---|
-| `phase` | forward, backward, gradient (a parameter's, after backward), parameter (after the optimizer's step) |
+| `phase` | forward, backward, gradient (a parameter's, after backward), parameter (before the optimizer's step), |
+| | buffer, attribute |
 | `order` | ordinal of the operator in its step, from 0; lines of one operator share it |
 | `op` | operator; without it the line says something of a tensor, not of a graph's node |
 | `module` | path of the module, or name of the parameter |
-| `role` | input, output, gradient, parameter, bucket (a gradient before it is reduced over the ranks), |
+| `role` | input, output, gradient, parameter, buffer, bucket (a gradient before it is reduced over the ranks), |
+| | attribute (a tensor that a module holds and did not register), |
 | | captured-gradient (where a gradient lay when the capture of a CUDA graph ended: `addr` alone) |
 | `n`, `n_nan`, `n_inf` | elements, those that are NaN, those that are infinite |
 | `absmax`, `norm` | largest finite absolute value; Euclidean norm (of finite values, or as it is: NaN, Infinity) |
@@ -45,13 +47,13 @@ from forensics.formats._quantities import parse_number
 from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
 from forensics.formats._text_lines import BadLines
 
-VERSION = 4
+VERSION = 5
 TITLE = "Statistics of tensors (forensics.tensor_stats)"
 PROVIDES = ("tensor", "node", "fact")
 
 FORMAT = "forensics.tensor_stats/1"
 _NODE_PHASES = {"forward": "forward", "backward": "backward", "gradient": "backward", "parameter": "optimizer"}
-_ROLES = {"input", "output", "gradient", "captured-gradient", "parameter", "bucket"}
+_ROLES = {"input", "output", "gradient", "captured-gradient", "parameter", "buffer", "attribute", "bucket"}
 _BATCH_ROWS = 32_768
 _MAX_TEXT = 1000
 _INT32_MAX = 2**31 - 1

@@ -103,10 +103,13 @@ def _devices(torch: Any) -> list[dict[str, Any]]:
 
 
 def device_map(model: Any, declared: Any = None) -> list[dict[str, Any]]:
-    """One object a parameter and buffer: where it really is, against the declared map of module prefixes to devices."""
+    """One object a parameter, buffer and plain attribute: where it is, against the map of prefixes to devices."""
+    from forensics_recorder.gradients import plain_attributes
+
     declared = declared if declared is not None else getattr(model, "hf_device_map", None)
     rows = []
-    for kind, named in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
+    held = (("parameter", model.named_parameters()), ("buffer", model.named_buffers()))
+    for kind, named in (*held, ("attribute", plain_attributes(model))):
         for name, tensor in named:
             row = {"name": name, "role": kind, "device": str(tensor.device), "shape": list(tensor.shape)}
             row |= {"dtype": str(tensor.dtype).rpartition(".")[2], "contiguous": tensor.is_contiguous()}

@@ -1,4 +1,4 @@
-"""Gradients and parameters of a model, sampled: norm, finite, zeros, checksum, address and version of each.
+"""Gradients, parameters and other tensors of a model, sampled: norm, finite, zeros, checksum, address, version of each.
 
 Rows are those of the format `forensics.tensor_stats/1`. A recorder measures what it costs and waits until its share of
 the run's time (`budget`) allows the next sample, so a slow device makes it sample less often, not the run slower.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from itertools import islice
 from typing import Any, Iterable
 
 from forensics_recorder.journal import Journal
@@ -16,6 +17,11 @@ from forensics_recorder.values import dtype_name, sampled_checksum, short
 
 FORMAT = "forensics.tensor_stats/1"
 _ADAPTER = ("lora_", "adapter", "prompt_encoder", "ia3_")
+_WRAPPERS = {"DistributedDataParallel", "DataParallel"}  # what they hold is the model's own
+_SHARDING = ("FullyShardedDataParallel", "FSDPModule")  # puts views of its flat parameters into attributes
+_REGISTRIES = {"_parameters", "_buffers", "_modules"}
+_MAX_ATTRIBUTES = 256
+_MAX_ITEMS = 64  # of a list or dictionary that is an attribute
 
 
 class Budget:
@@ -43,6 +49,7 @@ class Gradients:
 
     def __init__(self, model: Any, journal: Journal, *, every: int, budget: float, parameters: bool) -> None:
         self._named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self._model = model
         self._journal = journal
         self._every = max(1, every)
         self._parameters = parameters
@@ -62,6 +69,8 @@ class Gradients:
         rows += [{"step": step, "phase": "gradient", "role": "gradient", "name": n, "missing": True} for n in absent]
         if self._parameters:
             rows += _rows([(name, p) for name, p in self._named], step, "parameter")
+            rows += _rows(self._model.named_buffers(), step, "buffer")
+            rows += _rows(plain_attributes(self._model), step, "attribute")
         self._journal.write(*rows)
         self.budget.spend(time.perf_counter() - began)
         return self._totals(rows)
@@ -77,6 +86,38 @@ class Gradients:
             active = sum(bool(row.get("absmax")) for row in adapters)
             totals["adapters_active_ratio"] = short(active / len(adapters))
         return totals
+
+
+def plain_attributes(model: Any) -> list[tuple[str, Any]]:
+    """Tensors that modules hold as plain attributes, one list or dictionary deep: no state dict, move, wrapper or
+    optimizer knows them. Results of operators that autograd follows are left out."""
+    torch = sys.modules["torch"]
+    modules = list(model.named_modules())
+    if any(base.__name__ in _SHARDING for _, module in modules for base in type(module).__mro__):
+        return []
+    known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    found: list[tuple[str, Any]] = []
+    for prefix, module in modules:
+        if type(module).__name__ in _WRAPPERS:
+            continue
+        for key, value in vars(module).items():
+            if key in _REGISTRIES:
+                continue
+            for name, tensor in _items(key, value):
+                if isinstance(tensor, torch.Tensor) and tensor.grad_fn is None and id(tensor) not in known:
+                    known.add(id(tensor))
+                    found.append((f"{prefix}.{name}" if prefix else name, tensor))
+            if len(found) >= _MAX_ATTRIBUTES:
+                return found
+    return found
+
+
+def _items(key: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [(f"{key}[{name!r}]", one) for name, one in islice(value.items(), _MAX_ITEMS) if isinstance(name, str)]
+    if isinstance(value, (list, tuple)):
+        return [(f"{key}[{number}]", one) for number, one in enumerate(value[:_MAX_ITEMS])]
+    return [(key, value)]
 
 
 def _rows(named: Iterable[tuple[str, Any]], step: int, role: str) -> list[dict[str, Any]]:

@@ -41,6 +41,32 @@ def test_a_device_map_is_checked_against_where_tensors_lie(run: Run) -> None:
     assert rows["1.weight"] == ("meta", "0")
 
 
+def test_tensors_that_no_module_registered_are_recorded_by_name(run: Run) -> None:
+    script = TORCH + (
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.head = nn.Linear(2, 2)\n"
+        "        self.mean, self.tied = torch.zeros(2), [self.head.weight]\n"
+        "        self.banks, self.last = {'a': torch.ones(3)}, None\n"
+        "    def forward(self, x):\n"
+        "        self.mean.add_(1)\n"
+        "        self.last = self.head(x)\n"
+        "        return self.last.sum()\n"
+        "net = Net(); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "with fr.record(OUT, model=net, optimizer=optimizer) as rec, rec.step(0):\n"
+        "    rec.run(net, torch.ones(1, 2)).backward(); optimizer.step()\n"
+    )
+    left = run(script)
+    rows = [json.loads(line) for line in (left.folder() / "gradients.jsonl").read_text().splitlines()[1:]]
+    assert {row["name"]: row["norm"] for row in rows if row["role"] == "attribute"} == {
+        "mean": 1.414214,
+        "banks['a']": 1.732051,
+    }
+    placed = json.loads((left.folder() / "device_map.json").read_text())["tensors"]
+    assert {row["name"] for row in placed if row["role"] == "attribute"} == {"mean", "banks['a']"}
+
+
 def test_reference_chains_name_who_keeps_a_tensor_alive(run: Run) -> None:
     script = TORCH + (
         "class Cache:\n    kept = []\n"
