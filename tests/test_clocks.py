@@ -290,6 +290,17 @@ def test_recorders_of_two_hosts_are_aligned_on_the_ends_of_collectives(tmp_path:
     assert "clock-off" in warnings(con)
 
 
+def test_each_of_many_recorders_is_compared_with_few_and_still_set_right(tmp_path: Path) -> None:
+    ends = [NOON + n * 7 * SECOND for n in range(5)]
+    dumps = {f"nccl_trace_rank_{rank}.json": flight_dump(*ends) for rank in range(24)}
+    dumps["nccl_trace_rank_20.json"] = flight_dump(*(end + 40 * SECOND for end in ends))
+    con = build(tmp_path, dumps)
+    offsets = con.execute("SELECT path, clock_offset_ns FROM artifact WHERE clock_offset_ns <> 0").fetchall()
+    assert offsets == [("nccl_trace_rank_20.json", -40 * SECOND)]
+    rests = con.execute("SELECT artifact_id, count(*) FROM clock_match GROUP BY ALL").fetchall()
+    assert len(rests) == 23 and max(n for _, n in rests) == 8 * 5
+
+
 def test_a_watchdogs_wall_time_is_set_by_the_recorder_of_the_same_collective(tmp_path: Path) -> None:
     line = (
         "[rank1]:[E1129 21:10:00.250000000 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation "

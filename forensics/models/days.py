@@ -6,13 +6,13 @@ dates, and a date in its name. Events that others tell of too may place what is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 
 from forensics.artifact import UNKNOWN_YEAR
 from forensics.models.alignment import zones_of_spans
-from forensics.models.years import Span, named_dates
+from forensics.models.years import Span, merged, named_dates
 
 _DAY_NS = 86_400 * 10**9
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -34,13 +34,26 @@ class Day:
         return (self.ordinal - _FIRST) * _DAY_NS
 
 
-def find_day(span: Span, path: str, told: int | None, wall: Sequence[Span], absolute: Sequence[Span]) -> Day | None:
+@dataclass(frozen=True)
+class Dated:
+    """When artifacts with dates tell of something, and the days on which a log may begin that lies with one of them."""
+
+    spans: tuple[Span, ...]
+    days: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spans: Iterable[Span]) -> Dated:
+        distinct = set(spans)
+        return cls(tuple(merged(distinct)), tuple(sorted(_days(distinct))))
+
+
+def find_day(span: Span, path: str, told: int | None, wall: Dated, absolute: Dated) -> Day | None:
     """None when nothing tells, or several days fit. `wall`: times of the same kind with dates; `absolute`: of UTC."""
     if told is not None:
         return Day(told, "a line of the same log has a date", certain=True)
-    fitting = [day for day in _days(wall) if any(_overlap(_on(span, day), other) for other in wall)]
+    fitting = [day for day in wall.days if any(_overlap(_on(span, day), other) for other in wall.spans)]
     if not fitting:
-        fitting = [day for day in _days(absolute) if any(zones_of_spans([_on(span, day)], [s]) for s in absolute)]
+        fitting = [day for day in absolute.days if any(zones_of_spans([_on(span, day)], [s]) for s in absolute.spans)]
     if len(fitting) == 1:
         return Day(fitting[0], "the day on which it lies with other artifacts")
     named = {found.toordinal() for found in named_dates(path)}
@@ -49,14 +62,13 @@ def find_day(span: Span, path: str, told: int | None, wall: Sequence[Span], abso
     return None
 
 
-def _days(spans: Sequence[Span]) -> list[int]:
-    """Days on which a log may begin that lies with one of these."""
+def _days(spans: Iterable[Span]) -> set[int]:
     days: set[int] = set()
     for span in spans:
         low, high = span.low // _DAY_NS + _EPOCH, span.high // _DAY_NS + _EPOCH
         if high - low <= _MAX_DAYS:
             days.update(range(low - 2, high + 2))
-    return sorted(days)
+    return days
 
 
 def _on(span: Span, day: int) -> Span:

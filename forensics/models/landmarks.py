@@ -14,10 +14,12 @@ import duckdb
 
 _SECOND = 1_000_000_000
 _MAX_SAME = 5  # times that one event may occur in an artifact
-_MAX_PAIRS = 200  # of one kind between two artifacts
+_MAX_PARTNERS = 8  # artifacts with which all others that tell of one event are compared
+_MAX_PAIRS = 96  # of one kind that place an artifact: the last 12 events that it shares with each of so many
+_FITS = "coalesce(abs(a.size - b.size) <= 0.01 * greatest(a.size, b.size), true)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Shared:
     """One event in two artifacts; `ns` of both as their clocks tell, `slack_ns`: how far apart they may be written."""
 
@@ -134,26 +136,55 @@ _LANDMARKS = {
         """,
     ),
 }
+# Where many artifacts tell of one event, all pairs of them would grow with the square of their number: each is then
+# compared with those only that share events with most others, and those with each other.
 _PAIRS = f"""
 WITH
 numbered AS (
-    SELECT *,
+    SELECT *, round(ln(greatest(size, 1)) * 50) AS about,
         count(*) OVER (PARTITION BY kind, identity, rank, artifact_id) AS n,
         row_number() OVER (PARTITION BY kind, identity, rank, artifact_id ORDER BY ns, row) AS k
     FROM landmark
     WHERE artifact_id IN (SELECT id FROM artifact WHERE clock <> 'none')
+    QUALIFY n <= {_MAX_SAME}
+),
+counted AS (
+    SELECT *, coalesce(rank, -1) AS whose, count(*) OVER (PARTITION BY kind, identity, rank, about, n, k) AS n_telling
+    FROM numbered
+),
+standing AS (
+    SELECT artifact_id, row_number() OVER (ORDER BY max(n_telling) DESC, count(*) DESC, artifact_id) AS standing
+    FROM counted GROUP BY artifact_id
+),
+told AS (
+    SELECT c.*, s.standing, row_number() OVER (
+        PARTITION BY c.kind, c.identity, c.rank, c.about, c.n, c.k ORDER BY s.standing
+    ) <= {_MAX_PARTNERS} AS is_partner
+    FROM counted AS c JOIN standing AS s ON s.artifact_id = c.artifact_id
+),
+pair AS (
+    SELECT a.* EXCLUDE (standing, is_partner, whose, about), b.artifact_id AS other_id, b.row AS other_row,
+        b.line AS other_line, b.ns AS other_ns, b.standing
+    FROM told AS a JOIN told AS b
+        ON b.kind = a.kind AND b.identity = a.identity AND b.k = a.k AND b.n = a.n AND b.whose = a.whose
+    WHERE b.is_partner AND b.standing < a.standing AND {_FITS}
+    UNION ALL
+    SELECT a.* EXCLUDE (standing, is_partner, whose, about), b.artifact_id, b.row, b.line, b.ns, b.standing
+    FROM told AS a JOIN told AS b ON b.kind = a.kind AND b.identity = a.identity AND b.k = a.k AND b.n = a.n
+    WHERE b.is_partner AND b.artifact_id <> a.artifact_id AND b.rank IS NULL AND a.rank IS NOT NULL AND {_FITS}
+),
+nth AS (
+    SELECT *, row_number() OVER (
+        PARTITION BY kind, artifact_id, other_id ORDER BY ns DESC, row DESC, other_row DESC
+    ) AS nth
+    FROM pair
 )
-SELECT a.kind, a.artifact_id, a.row, a.line, a.ns, b.artifact_id, b.row, b.line, b.ns, a.slack_ns, left(a.identity, 200)
-FROM numbered AS a
-JOIN numbered AS b
-    ON b.kind = a.kind AND b.identity = a.identity AND b.k = a.k AND b.n = a.n AND b.artifact_id > a.artifact_id
-    AND coalesce(a.rank = b.rank, true)
-    AND coalesce(abs(a.size - b.size) <= 0.01 * greatest(a.size, b.size), true)
-WHERE a.n <= {_MAX_SAME}
+SELECT kind, artifact_id, row, line, ns, other_id, other_row, other_line, other_ns, slack_ns, left(identity, 200)
+FROM nth
 QUALIFY row_number() OVER (
-    PARTITION BY a.kind, a.artifact_id, b.artifact_id ORDER BY a.ns DESC, a.row DESC, b.row DESC
+    PARTITION BY kind, artifact_id ORDER BY nth, standing, row DESC, other_row DESC
 ) <= {_MAX_PAIRS}
-ORDER BY a.artifact_id, b.artifact_id, a.kind, a.row, b.row
+ORDER BY artifact_id, other_id, kind, row, other_row
 """
 
 

@@ -8,9 +8,10 @@ where that is the day of the last line.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import lru_cache
 
 from forensics.artifact import UNKNOWN_YEAR
 
@@ -18,6 +19,7 @@ _DAY_NS = 86_400 * 10**9
 _EPOCH = date(1970, 1, 1).toordinal()
 _NEAR_DAYS = 45  # what a job left behind belongs together
 _ZONES_NS = 14 * 3600 * 10**9  # wall times may be this far from UTC
+_HOLE_NS = 2 * 10**9
 _YEARS = range(2016, 2100)  # PyTorch began in 2016
 _DATE = re.compile(r"(?<!\d)(20\d\d)[-_.]?(0[1-9]|1[0-2])[-_.]?(0[1-9]|[12]\d|3[01])(?!\d{3})")
 
@@ -43,7 +45,8 @@ def find_year(span: Span, path: str, told: int | None, dated: Sequence[Span], mo
     if told is not None:
         return Year(told, "a line of the same log has a year")
     if dated:
-        distance = {y: min(_gap(_placed(span, y), other) for other in dated) for y in _YEARS}
+        placed = {year: _placed(span, year) for year in _YEARS}
+        distance = {year: min(_gap(there, other) for other in dated) for year, there in placed.items()}
         nearest = min(distance.values())
         fitting = [y for y, gap in distance.items() if gap == nearest]
         if len(fitting) == 1 and nearest <= _NEAR_DAYS * _DAY_NS:
@@ -61,7 +64,19 @@ def find_year(span: Span, path: str, told: int | None, dated: Sequence[Span], mo
     return None
 
 
-def year_shifts(year: int) -> list[tuple[int, int, int]]:
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """The same times in few spans. Holes of up to 2 s are closed: what lies there is taken to lie with either side."""
+    found: list[Span] = []
+    for span in sorted(spans, key=lambda s: s.low):
+        if found and span.low <= found[-1].high + _HOLE_NS:
+            found[-1] = Span(found[-1].low, max(found[-1].high, span.high))
+        else:
+            found.append(span)
+    return found
+
+
+@lru_cache(maxsize=256)
+def year_shifts(year: int) -> tuple[tuple[int, int, int], ...]:
     """(from, to, shift) in ns: what to add to times of the years from UNKNOWN_YEAR on, so that they are of `year` on.
 
     Two parts a year, since only one of the two years may have a 29 February.
@@ -72,7 +87,7 @@ def year_shifts(year: int) -> list[tuple[int, int, int]]:
             start = _day(UNKNOWN_YEAR + step, month, day)
             end = _day(UNKNOWN_YEAR + step + to_year, to_month, 1)
             parts.append((start * _DAY_NS, end * _DAY_NS, (_day(year + step, month, day) - start) * _DAY_NS))
-    return parts
+    return tuple(parts)
 
 
 def _placed(span: Span, year: int) -> Span:
