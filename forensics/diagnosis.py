@@ -57,7 +57,8 @@ class Exit:
 class Crash:
     """An error that is no echo of another, and the end of a log.
 
-    `alike`: artifact and line of what its process says of the same kind, itself included: one cited, all are.
+    `alike`: artifact and line of what its process says of the same kinds, itself and the error that it came out of
+    ("direct cause of") included: one cited, all are.
     """
 
     artifact_id: int

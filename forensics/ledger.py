@@ -57,8 +57,13 @@ def _crashes(con: duckdb.DuckDBPyConnection) -> list[Crash]:
         SELECT f.artifact_id, f.line, a.path,
             e.exception || coalesce(': ' || left(split_part(e.message, chr(10), 1), 160), ''),
             (
-                SELECT list([s.artifact_id, s.line] ORDER BY s.artifact_id, s.line) FROM log_event AS s
-                WHERE s.proc_id IS NOT DISTINCT FROM e.proc_id AND s.class = e.class AND s.line IS NOT NULL
+                SELECT list(DISTINCT [s.artifact_id, s.line] ORDER BY [s.artifact_id, s.line]) FROM log_event AS s
+                WHERE s.proc_id IS NOT DISTINCT FROM e.proc_id AND s.line IS NOT NULL
+                  AND s.class IN (
+                      SELECT said.class FROM log AS said
+                      WHERE said.artifact_id = e.artifact_id
+                        AND (said.line = e.line OR (said.line < e.line AND said.exception = e.fields ->> 'after'))
+                  )
             )
         FROM fact AS f
         JOIN artifact AS a ON a.id = f.artifact_id

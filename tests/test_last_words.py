@@ -62,3 +62,23 @@ def test_weak_evidence_that_the_last_error_is_itself_stays_a_cause(tmp_path: Pat
     (job / "train.log").write_text("".join(f"step {n} loss {'nan' if n > 1 else 0.5}\n" for n in range(4)) + nan)
     verdict = analyze(job, tmp_path / "out").verdict
     assert [finding.rule for finding in verdict.root_causes] == ["numerics-nan-provenance"]
+
+
+def test_an_error_is_explained_by_what_explains_the_one_that_it_came_out_of(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "launch.log").write_text(
+        "[E socket.cpp:860] [c10d] The client socket has timed out after 60s while trying to connect to (n0, 1234).\n"
+        "Traceback (most recent call last):\n"
+        '  File "/env/torch/distributed/c10d_rendezvous_backend.py", line 155, in _create_tcp_store\n'
+        "    store = TCPStore(\n"
+        "TimeoutError: The client socket has timed out after 60s while trying to connect to (n0, 1234).\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\n"
+        '  File "/env/torch/distributed/c10d_rendezvous_backend.py", line 177, in _create_tcp_store\n'
+        "    raise RendezvousConnectionError(\n"
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: "
+        "The connection to the C10d store has failed.\n"
+    )
+    verdict = analyze(job, tmp_path / "out").verdict
+    assert [f.rule for f in verdict.root_causes] == ["distributed-config"]
