@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from forensics.artifact import Sink, Stacks
 from forensics.formats import _log_judge as judge
 from forensics.formats._log_blocks import Block
@@ -72,6 +74,8 @@ class Outcomes:
             self._add(block, said, stack_id)
 
     def _add(self, block: Block, said: judge.Said, stack_id: int | None) -> None:
+        if said.source == "mpi":
+            self._learn_rank(said.fields)
         self.scheduled |= said.source in _SCHEDULERS or (said.cls.startswith("sched.") and said.role == "primary")
         kind = said.kind
         if said.signature is None and block.exception is not None:
@@ -85,6 +89,16 @@ class Outcomes:
                 said.cls, said.role, block.exception, block.message or None, stack_id, said.fields, kind,
             )
         )  # fmt: skip
+
+    def _learn_rank(self, fields: Mapping[str, object]) -> None:
+        """A launcher names one of its processes: which rank it is, where it ran, what ended it."""
+        rank, pid, host, signal = (fields.get(name) for name in ("rank", "pid", "host", "signal"))
+        if isinstance(rank, int):
+            proc = self._processes.of_rank(
+                rank, host=host if isinstance(host, str) else None, pid=pid if isinstance(pid, int) and pid else None
+            )
+            if isinstance(signal, int):
+                self._sink.proc(proc, signal=signal)
 
     def add_entry(self, writer: int, entry: Entry) -> None:
         code = entry.exit_code

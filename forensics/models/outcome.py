@@ -38,7 +38,7 @@ FROM (
     WHERE e.role <> 'noise' AND e.class = 'outcome.exit' AND (e.fields ->> 'exit_code') IS NOT NULL
     UNION ALL
     SELECT e.proc_id, coalesce(e.attempt, (SELECT attempt FROM last)), 'failed',
-        CASE WHEN e.source IN ('torchrun', 'slurm', 'kubernetes', 'kernel') THEN 'strong' ELSE 'indication' END,
+        CASE WHEN e.source IN ('torchrun', 'mpi', 'slurm', 'kubernetes', 'kernel') THEN 'strong' ELSE 'indication' END,
         e.artifact_id, e.line, e.ts_ns, coalesce(e.exception || ': ', '') || left(coalesce(e.message, ''), 200)
     FROM log AS e
     WHERE e.role IN ('primary', 'symptom', 'secondary')

@@ -51,7 +51,10 @@ LEFT JOIN proc AS p ON p.pid = CAST(e.fields ->> 'pid' AS BIGINT)
 WHERE e.class = 'mem.host.oom'
   AND e.source = 'kernel'
   AND e.role <> 'noise'
-QUALIFY row_number() OVER (PARTITION BY e.host ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+-- The kernel first says who asked for memory, then whom it killed: the latter is the one to name.
+QUALIFY row_number() OVER (
+    PARTITION BY e.host ORDER BY ((e.fields ->> 'pid') IS NULL), e.ts_ns NULLS LAST, e.artifact_id, e.row
+) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: scheduler
 SELECT
