@@ -1,4 +1,4 @@
-"""Culprits of simulated hangs, and what finding them costs: `python benchmarks/waits.py [RANKS [SEEDS]]`.
+"""Culprits of simulated hangs, and what finding them costs: `python benchmarks/waits.py [RANKS [SEEDS [FIRST SEED]]]`.
 
 For each fault and seed a job of that many ranks is simulated and put into a case as its dumps would be; then the
 wait-for graph is derived from that loaded case. Prints how often the first culprit is the rank at fault, and CPU
@@ -118,12 +118,12 @@ def is_right(job: Any, found: list[tuple[Any, ...]]) -> bool:
     return bool(found) and found[0][0] in wanted and found[0][4] != "unnamed" if wanted else not found
 
 
-def main(world: int, n_seeds: int) -> None:
+def main(world: int, n_seeds: int, first: int) -> None:
     simulated = simulator()
     tensor, pipeline = SHAPES.get(world, (2, 2))
     right: Counter[str] = Counter()
     spent = []
-    for seed in range(n_seeds):
+    for seed in range(first, first + n_seeds):
         for fault in simulated.FAULTS:
             job = simulated.simulate(world, fault=fault, seed=seed, tensor=tensor, pipeline=pipeline, lead=seed % 3)
             without = set(job.truth["culprits"]) if fault == "dies" else None
@@ -147,4 +147,4 @@ def main(world: int, n_seeds: int) -> None:
 
 if __name__ == "__main__":
     given = [int(word) for word in sys.argv[1:]]
-    main(given[0] if given else 4096, given[1] if len(given) > 1 else 2)
+    main(*given, *(4096, 2, 0)[len(given) :])

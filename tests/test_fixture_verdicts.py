@@ -17,7 +17,6 @@ NAMES = sorted(path.parent.name for path in FIXTURES.glob("*/expected.toml"))
 UNTOLD = {
     "gradients-undivided-loss",
     "gradients-kept-state",
-    "checkpoint-partial-resume",
 }
 
 

@@ -10,6 +10,8 @@
 | `halted` | `why`: the recorder ended the run itself, as it was asked to |
 | `recorder_fault` | `where`, `what`: something in the recorder went wrong; what it should have recorded is missing |
 | `train_begin` | `first_step`, `max_steps` |
+| `optimizer_began` | `first_step`, `optimizer`, `n_states` (parameters that had any state before that step), |
+| | `keeps_state` (whether any has some one step later), `steps_before` (as it counts), `learning_rate`, `loss_scale` |
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from forensics.formats._metric_rows import MetricRows
 from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
 from forensics.formats._text_lines import BadLines, clean_text
 
-VERSION = 1
+VERSION = 2
 TITLE = "Events of a recorder (forensics.events)"
 PROVIDES = ("log_event", "sample")
 
@@ -38,6 +40,7 @@ _KINDS = {
     "stall": ("process.stalled", "symptom", "error"),
     "halted": ("process.stopping", "evidence", "warning"),
     "train_begin": ("process.info", "evidence", "info"),
+    "optimizer_began": ("ckpt.state", "evidence", "info"),
 }
 
 

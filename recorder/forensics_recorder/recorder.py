@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
+from forensics_recorder.beginnings import Beginning
 from forensics_recorder.endings import Endings
 from forensics_recorder.environment import device_map, environment
 from forensics_recorder.identity import Identity, identify
@@ -88,6 +89,7 @@ class Recorder:
         self._memory: Any = None
         self._buckets: Any = None
         self._graphs: Any = None
+        self._beginning: Any = None
         self._closed = False
         self._guard("endings", self._endings.watch)
         self._guard("environment", lambda: self._write_environment(declared_devices))
@@ -216,6 +218,7 @@ class Recorder:
         if chosen.memory_history:
             self._memory = Memory(self.folder, self.identity.header("memory"))
         if optimizer is not None:
+            self._beginning = Beginning(optimizer, self._scaler)
             self._handles.append(optimizer.register_step_pre_hook(lambda *_: self._before_optimizer()))
 
     def _watch_graphs(self, model: Any, journal: Journal) -> None:
@@ -227,6 +230,10 @@ class Recorder:
             self._graphs = Graphs(model, journal, torch.cuda.CUDAGraph, self._guard)
 
     def _before_optimizer(self) -> None:
+        if not self._beginning.is_told:
+            facts = self._guard("beginning", lambda: self._beginning.look(self._steps.step))
+            if facts:
+                self.event("optimizer_began", facts)
         self._look(False)
 
     def _look(self, force: bool) -> None:

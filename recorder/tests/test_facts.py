@@ -67,6 +67,28 @@ def test_tensors_that_no_module_registered_are_recorded_by_name(run: Run) -> Non
     assert {row["name"] for row in placed if row["role"] == "attribute"} == {"mean", "banks['a']"}
 
 
+def test_what_an_optimizer_brought_to_its_first_step_is_an_event(run: Run) -> None:
+    script = TORCH + (
+        "def train(out, kind, first, state=None):\n"
+        "    net = nn.Linear(2, 2); optimizer = kind(net.parameters(), lr=0.1)\n"
+        "    if state: optimizer.load_state_dict(state)\n"
+        "    with fr.record(out, model=net, optimizer=optimizer) as rec:\n"
+        "        for step in range(first, first + 3):\n"
+        "            with rec.step(step):\n"
+        "                net(torch.ones(1, 2)).sum().backward(); optimizer.step()\n"
+        "    return optimizer.state_dict()\n"
+        "state = train(OUT + '/a', torch.optim.Adam, 0)\n"
+        "train(OUT + '/b', torch.optim.Adam, 3, state); train(OUT + '/c', torch.optim.Adam, 3)\n"
+        "train(OUT + '/d', torch.optim.SGD, 3)\n"
+    )
+    left = run(script)
+    told = {}
+    for path in sorted(left.out.glob("*/attempt_0/rank_0/events.jsonl")):
+        (row,) = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+        told[path.parts[-4]] = (row["first_step"], row["n_states"], row.get("steps_before"), row["keeps_state"])
+    assert told == {"a": (0, 0, None, True), "b": (3, 2, 3, True), "c": (3, 0, None, True), "d": (3, 0, None, False)}
+
+
 def test_reference_chains_name_who_keeps_a_tensor_alive(run: Run) -> None:
     script = TORCH + (
         "class Cache:\n    kept = []\n"
