@@ -41,7 +41,7 @@ def serve(control: int, parent: int, folders: Sequence[str]) -> None:
     `{"pid": N}` by the wait status of that worker, once it has ended.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent decides
-    _die_with(parent)
+    die_with_parent(parent)
     forensics.formats.__path__[:] = folders
     leave_out_pandas()
     formats()
@@ -63,7 +63,7 @@ def serve(control: int, parent: int, folders: Sequence[str]) -> None:
         channel.sendall(b"%d\n" % answer)
 
 
-def _die_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """Ends this process when its parent ends, also by SIGKILL. Elsewhere than on Linux it ends when its input does."""
     if sys.platform == "linux":
         import ctypes
@@ -76,7 +76,7 @@ def _die_with(parent: int) -> None:
 def _be_worker(descriptor: int, server: int, memory_bytes: int) -> None:
     code = 1
     try:
-        _die_with(server)
+        die_with_parent(server)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if memory_bytes < _AMPLE_BYTES:  # a thread's stack counts

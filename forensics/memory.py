@@ -22,15 +22,17 @@ def parse_size(text: str) -> int | None:
     return int(float(match[1]) * unit)
 
 
-def bound_growth(n_bytes: int) -> None:
+def bound_growth(n_bytes: int, *, final: bool = True) -> None:
     """Lets this process take `n_bytes` of memory in all; beyond, allocations fail.
 
-    What it has been given addresses for but never touched, such as the stacks of threads, does not count.
+    What it has been given addresses for but never touched, such as the stacks of threads, does not count. Where it is
+    not `final`, children may set bounds of their own.
     """
     untouched = max(0, _status("VmData") - _status("RssAnon"))
     # Data, not address space: libraries reserve far more addresses than they use.
     limit = n_bytes + untouched + _DATABASE_BYTES
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit if final else most))
 
 
 def spare_bytes() -> int | None:

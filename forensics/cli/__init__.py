@@ -12,10 +12,13 @@ USAGE_ERROR = 2
 _COMMANDS = {
     "analyze": "Find out why a job failed, from the folder, file or archive that it left behind.",
     "query": "Ask a finished case a question in SQL.",
+    "batch": "Analyze the jobs below folders or URLs that are new or changed, into a fleet.",
+    "fleet": "Ask what batches learned of many jobs: query, gate.",
     "rules": "What the rule library knows: list, explain, new, test.",
     "formats": "List the artifact formats that are recognised.",
     "collect": "Take evidence of a job that hangs now: stacks, waits, settings, device state.",
 }
+_GROUPS = {"rules", "fleet"}  # commands that have commands of their own
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -36,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
         result_action="return_value",
     )
     for name, summary in _COMMANDS.items():
-        app.command(f"forensics.cli.{name}:{'app' if name == 'rules' else name}", name=name, help=summary)
+        app.command(f"forensics.cli.{name}:{'app' if name in _GROUPS else name}", name=name, help=summary)
     # Ends like Ctrl-C does, so that what was built under a temporary name is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from forensics.errors import ForensicsError
+
+if TYPE_CHECKING:
+    import duckdb
 
 _SHOWN_ROWS = 1000
 _SHOWN_CHARACTERS = 120  # of a cell
@@ -32,11 +35,16 @@ def query(case: Path, sql: str, /, *, format: Literal["table", "csv", "json"] = 
 
     with Case(case) as opened:
         try:
-            relation = opened.query(sql)
-            names = list(relation.columns)
-            rows = relation.limit(_SHOWN_ROWS + 1).fetchall() if format == "table" else relation.fetchall()
+            print_rows(opened.query(sql), format)
         except duckdb.Error as error:
             raise ForensicsError(f"query: {error}") from error
+    return 0
+
+
+def print_rows(relation: duckdb.DuckDBPyRelation, format: str) -> None:
+    """The rows of an answer as a table, CSV or JSON lines."""
+    names = list(relation.columns)
+    rows = relation.limit(_SHOWN_ROWS + 1).fetchall() if format == "table" else relation.fetchall()
     if format == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(names)
@@ -50,7 +58,6 @@ def query(case: Path, sql: str, /, *, format: Literal["table", "csv", "json"] = 
         _print_table(names, rows[:_SHOWN_ROWS])
         if len(rows) > _SHOWN_ROWS:
             print(f"… only the first {_SHOWN_ROWS} rows; --format csv or json gives all")
-    return 0
 
 
 def _print_table(names: list[str], rows: list[tuple[object, ...]]) -> None:
