@@ -359,23 +359,29 @@ def _series(con: duckdb.DuckDBPyConnection) -> tuple[view.SeriesView, ...]:
     rows = con.execute(
         """
         WITH
-        drawn AS (
-            SELECT name, rank, count(*) AS n_points FROM metric
+        reading AS (
+            SELECT name, rank, step, value, artifact_id, row FROM metric
             WHERE name IN ('loss', 'grad_norm', 'loss_scale') AND step IS NOT NULL
-            GROUP BY name, rank HAVING count(DISTINCT step) > 1 ORDER BY name DESC, rank LIMIT $n_series
+            UNION ALL
+            SELECT 'health_score', rank, step, score, -1, -1 FROM health_score
+            WHERE proc_id IN (SELECT proc_id FROM health_part WHERE score < 100)
+        ),
+        drawn AS (
+            SELECT name, rank, count(*) AS n_points FROM reading
+            GROUP BY name, rank HAVING count(DISTINCT step) > 1
+            ORDER BY name = 'health_score', name DESC, rank LIMIT $n_series
         ),
         point AS (
             SELECT m.name, m.rank, m.step, m.value, m.artifact_id, m.row,
                 row_number() OVER (PARTITION BY m.name, m.rank ORDER BY m.step, m.artifact_id, m.row)
                     // greatest(2 * d.n_points // $n_points, 1) AS bucket
-            FROM metric AS m JOIN drawn AS d ON d.name = m.name AND d.rank IS NOT DISTINCT FROM m.rank
-            WHERE m.step IS NOT NULL
+            FROM reading AS m JOIN drawn AS d ON d.name = m.name AND d.rank IS NOT DISTINCT FROM m.rank
         )
         SELECT name, rank, step, value FROM point
         QUALIFY NOT isfinite(value)
             OR value = min(value) FILTER (WHERE isfinite(value)) OVER (PARTITION BY name, rank, bucket)
             OR value = max(value) FILTER (WHERE isfinite(value)) OVER (PARTITION BY name, rank, bucket)
-        ORDER BY name DESC, rank, step, artifact_id, row
+        ORDER BY name = 'health_score', name DESC, rank, step, artifact_id, row
         """,
         {"n_series": MAX_SERIES, "n_points": MAX_POINTS},
     ).fetchall()

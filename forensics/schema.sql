@@ -955,6 +955,31 @@ COMMENT ON COLUMN memory_growth.n_sizes IS 'Number of different sizes among thos
 COMMENT ON COLUMN memory_growth.live_bytes IS 'Live bytes at the end';
 COMMENT ON COLUMN memory_growth.place IS 'Line that tells these allocations from others; NULL without stacks';
 
+CREATE TABLE health_part (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT NOT NULL, ts_ns BIGINT,
+    "table" VARCHAR NOT NULL,
+    part VARCHAR NOT NULL,
+    value DOUBLE NOT NULL,
+    score DOUBLE NOT NULL,
+    healthy DOUBLE NOT NULL,
+    bad DOUBLE NOT NULL,
+    says VARCHAR NOT NULL
+);
+COMMENT ON TABLE health_part IS 'Derived: parts of the health of each step; for charts, no verdict rests on it';
+COMMENT ON COLUMN health_part.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN health_part.row IS 'Row of "table" that tells most of it';
+COMMENT ON COLUMN health_part.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN health_part.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN health_part.step IS 'Step number as the job counts it';
+COMMENT ON COLUMN health_part.ts_ns IS 'Time, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN health_part."table" IS 'tensor | sample | slice';
+COMMENT ON COLUMN health_part.part IS 'gradient-sparsity (share of gradient elements that are zero) | memory-residency (memory held by the allocator / memory of the device) | backward-forward (time of the backward / of the forward)';
+COMMENT ON COLUMN health_part.value IS 'Its value, a ratio; backward-forward may be above 1';
+COMMENT ON COLUMN health_part.score IS '100 at the healthy limit or below it, 0 at the bad one or above it, in proportion between';
+COMMENT ON COLUMN health_part.healthy IS 'Limit up to which it is healthy';
+COMMENT ON COLUMN health_part.bad IS 'Limit from which on it is bad';
+COMMENT ON COLUMN health_part.says IS 'What moves its limits, such as activation checkpointing; empty when nothing does';
+
 CREATE TABLE outcome (
     proc_id INTEGER,
     attempt INTEGER NOT NULL,
@@ -1155,6 +1180,29 @@ FROM sample AS s JOIN string AS n ON n.id = s.name_id LEFT JOIN string AS y ON y
 CREATE VIEW frame AS
 SELECT k.id, k.parent_id, k.depth, f.text AS function, g.text AS file, k.line, k.user_stack_id
 FROM stack AS k JOIN string AS f ON f.id = k.function_id LEFT JOIN string AS g ON g.id = k.file_id;
+CREATE VIEW health_score AS
+WITH
+told AS (
+    SELECT proc_id, rank, step,
+        max(score) FILTER (WHERE part = 'gradient-sparsity') AS sparsity,
+        max(score) FILTER (WHERE part = 'memory-residency') AS residency,
+        max(score) FILTER (WHERE part = 'backward-forward') AS times
+    FROM health_part
+    GROUP BY proc_id, rank, step
+),
+carried AS (
+    SELECT proc_id, rank, step,
+        last_value(sparsity IGNORE NULLS) OVER w AS sparsity,
+        last_value(residency IGNORE NULLS) OVER w AS residency,
+        last_value(times IGNORE NULLS) OVER w AS times
+    FROM told
+    WINDOW w AS (PARTITION BY proc_id ORDER BY step)
+)
+SELECT proc_id, rank, step, list_avg([sparsity, residency, times]) AS score,
+    len(list_filter([sparsity, residency, times], LAMBDA x: x IS NOT NULL)) AS n_parts,
+    sparsity AS gradient_sparsity_score, residency AS memory_residency_score, times AS backward_forward_score
+FROM carried;
+COMMENT ON VIEW health_score IS 'Health of each step, 0 (bad) to 100 (healthy): the mean of its parts, each with the last value that was recorded up to that step; NULL parts are not on record';
 COMMENT ON VIEW kernel IS 'Device kernels with their names';
 COMMENT ON VIEW device_work IS 'All that keeps a device busy: kernels, copies, fills, and launches of CUDA graphs as a whole; what is idle shows only against this';
 COMMENT ON VIEW cpu_op IS 'Host operators with their names';

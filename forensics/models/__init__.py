@@ -11,6 +11,7 @@ from forensics.models.attempt_times import follow_attempts
 from forensics.models.attempts import split_attempts
 from forensics.models.captures import derive_captures
 from forensics.models.clocks import align_clocks
+from forensics.models.health import derive_health
 from forensics.models.memory_live import derive_live_memory
 from forensics.models.outcome import derive_outcome
 from forensics.models.provenance import derive_births
@@ -32,5 +33,6 @@ DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     derive_suspects,
     derive_allocator,
     derive_live_memory,
+    derive_health,
     derive_waits,
 )
