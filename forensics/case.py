@@ -46,6 +46,9 @@ EVENT_TABLES = (
     "node",
     "edge",
     "tensor",
+    "checkpoint",
+    "checkpoint_tensor",
+    "adapter_module",
     "compile_event",
     "position",
 )

@@ -580,6 +580,101 @@ COMMENT ON COLUMN tensor.node_id IS 'node.node_id that has it as input or output
 COMMENT ON COLUMN tensor.absmax IS 'Largest finite absolute value';
 COMMENT ON COLUMN tensor.checksum IS 'Content checksum; equal content, equal value';
 
+CREATE TABLE checkpoint (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL,
+    kind VARCHAR NOT NULL,
+    n_tensors BIGINT NOT NULL,
+    n_said BIGINT,
+    size_bytes BIGINT NOT NULL,
+    n_lost BIGINT NOT NULL,
+    n_adapter_modules BIGINT NOT NULL,
+    step BIGINT,
+    damage VARCHAR,
+    damage_text VARCHAR,
+    bad_byte BIGINT,
+    settings JSON
+);
+COMMENT ON TABLE checkpoint IS 'Files of checkpoints and adapters: weights, shards, indices, configurations of adapters';
+COMMENT ON COLUMN checkpoint.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN checkpoint.row IS 'Always 0: one row an artifact';
+COMMENT ON COLUMN checkpoint.kind IS 'safetensors | torch-zip | torch-legacy | torchscript | gguf | index (of shards) | distributed-shard | distributed-index (.metadata of torch.distributed.checkpoint) | adapter-config';
+COMMENT ON COLUMN checkpoint.n_tensors IS 'Tensors that it names, those of an optimizer included';
+COMMENT ON COLUMN checkpoint.n_said IS 'Tensors that it announces, where it does';
+COMMENT ON COLUMN checkpoint.size_bytes IS 'Bytes of all its tensors';
+COMMENT ON COLUMN checkpoint.n_lost IS 'Tensors whose values cannot be had as they were saved';
+COMMENT ON COLUMN checkpoint.n_adapter_modules IS 'Rows of adapter_module';
+COMMENT ON COLUMN checkpoint.step IS 'Step at which it was saved, as the content or else the file''s own name tells; checkpoint_file looks at folders as well';
+COMMENT ON COLUMN checkpoint.damage IS 'What is wrong with the file, the first: truncated | no-directory | bad-header | bad-pickle | wrong-checksum | overlap | gap | trailing, or checkpoint_tensor.fault; NULL whole';
+COMMENT ON COLUMN checkpoint.damage_text IS 'The same as a sentence';
+COMMENT ON COLUMN checkpoint.bad_byte IS 'Where, as a byte offset in the decompressed file';
+COMMENT ON COLUMN checkpoint.settings IS 'Numbers and texts beside the tensors, by path: metadata, step, learning rate, settings of an adapter';
+
+CREATE TABLE checkpoint_tensor (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL,
+    name_id UBIGINT NOT NULL,
+    dtype VARCHAR,
+    shape_id UBIGINT,
+    device VARCHAR,
+    storage VARCHAR,
+    fault VARCHAR,
+    file VARCHAR,
+    byte BIGINT,
+    size_bytes BIGINT,
+    n_elements BIGINT,
+    n_read BIGINT,
+    n_nan BIGINT,
+    n_inf BIGINT,
+    n_zero BIGINT,
+    absmax DOUBLE,
+    norm DOUBLE,
+    checksum UBIGINT
+);
+COMMENT ON TABLE checkpoint_tensor IS 'Tensors of checkpoints and adapters, with where they lie and statistics of the values that were read; `stored_tensor` has the names';
+COMMENT ON COLUMN checkpoint_tensor.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN checkpoint_tensor.row IS 'Ordinal of the tensor in its file, from 0';
+COMMENT ON COLUMN checkpoint_tensor.name_id IS 'string.id of its key, with the keys of the dicts around it';
+COMMENT ON COLUMN checkpoint_tensor.dtype IS 'Element type as torch names it; of GGUF its own; empty in an index';
+COMMENT ON COLUMN checkpoint_tensor.shape_id IS 'string.id of the shape as JSON';
+COMMENT ON COLUMN checkpoint_tensor.device IS 'Device that it was saved from, as torch names it; meta: it has no data; NULL where the format does not tell';
+COMMENT ON COLUMN checkpoint_tensor.storage IS 'Key of its storage in the file, which views share';
+COMMENT ON COLUMN checkpoint_tensor.fault IS 'outside (of the file or its storage) | no-data | cut | wrong-size | overlapping | wrong-checksum; NULL whole';
+COMMENT ON COLUMN checkpoint_tensor.file IS 'Of an index: name of the file that is to hold it';
+COMMENT ON COLUMN checkpoint_tensor.byte IS 'Offset of its first element in the decompressed file; NULL without data';
+COMMENT ON COLUMN checkpoint_tensor.size_bytes IS 'From there to its last byte';
+COMMENT ON COLUMN checkpoint_tensor.n_elements IS 'Number of its elements';
+COMMENT ON COLUMN checkpoint_tensor.n_read IS 'Elements that the statistics are of: all, a sample, or 0';
+COMMENT ON COLUMN checkpoint_tensor.n_nan IS 'NaN among them; NULL when none was read';
+COMMENT ON COLUMN checkpoint_tensor.n_inf IS 'Infinities among them';
+COMMENT ON COLUMN checkpoint_tensor.n_zero IS 'Zeros among them';
+COMMENT ON COLUMN checkpoint_tensor.absmax IS 'Largest finite absolute value among them';
+COMMENT ON COLUMN checkpoint_tensor.norm IS 'Euclidean norm of the finite elements; NULL unless all were read';
+COMMENT ON COLUMN checkpoint_tensor.checksum IS 'Of all values in the order of the last index; equal values, equal checksum; NULL unless all were read';
+
+CREATE TABLE adapter_module (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL,
+    name_id UBIGINT NOT NULL,
+    adapter VARCHAR,
+    lora_rank INTEGER,
+    n_inputs BIGINT,
+    n_outputs BIGINT,
+    alpha DOUBLE,
+    a_row BIGINT,
+    b_row BIGINT,
+    delta_norm DOUBLE
+);
+COMMENT ON TABLE adapter_module IS 'Modules that a low-rank adapter in a checkpoint adapts: weight + scale * B @ A';
+COMMENT ON COLUMN adapter_module.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN adapter_module.row IS 'Ordinal in its file, from 0';
+COMMENT ON COLUMN adapter_module.name_id IS 'string.id of the module''s name, without what wrappers put before it';
+COMMENT ON COLUMN adapter_module.adapter IS 'Name of the adapter as the keys tell it; NULL where they do not';
+COMMENT ON COLUMN adapter_module.lora_rank IS 'Rows of A; NULL when a factor is missing';
+COMMENT ON COLUMN adapter_module.n_inputs IS 'Columns of A';
+COMMENT ON COLUMN adapter_module.n_outputs IS 'Rows of B';
+COMMENT ON COLUMN adapter_module.alpha IS 'Scale times rank, where it is stored beside the factors';
+COMMENT ON COLUMN adapter_module.a_row IS 'checkpoint_tensor.row of A; NULL missing';
+COMMENT ON COLUMN adapter_module.b_row IS 'checkpoint_tensor.row of B; NULL missing';
+COMMENT ON COLUMN adapter_module.delta_norm IS 'Frobenius norm of B @ A, without the scale; NULL when not computed or not finite';
+
 CREATE TABLE compile_event (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
     compile_id VARCHAR,
@@ -1203,6 +1298,9 @@ SELECT proc_id, rank, step, list_avg([sparsity, residency, times]) AS score,
     sparsity AS gradient_sparsity_score, residency AS memory_residency_score, times AS backward_forward_score
 FROM carried;
 COMMENT ON VIEW health_score IS 'Health of each step, 0 (bad) to 100 (healthy): the mean of its parts, each with the last value that was recorded up to that step; NULL parts are not on record';
+CREATE VIEW stored_tensor AS
+SELECT t.*, n.text AS name, s.text AS shape
+FROM checkpoint_tensor AS t JOIN string AS n ON n.id = t.name_id LEFT JOIN string AS s ON s.id = t.shape_id;
 COMMENT ON VIEW kernel IS 'Device kernels with their names';
 COMMENT ON VIEW device_work IS 'All that keeps a device busy: kernels, copies, fills, and launches of CUDA graphs as a whole; what is idle shows only against this';
 COMMENT ON VIEW cpu_op IS 'Host operators with their names';
@@ -1212,3 +1310,4 @@ COMMENT ON VIEW span IS 'Serving and tracing spans with their names';
 COMMENT ON VIEW log IS 'log_event with its texts, attempt and host';
 COMMENT ON VIEW metric IS 'sample with its names';
 COMMENT ON VIEW frame IS 'stack with its texts';
+COMMENT ON VIEW stored_tensor IS 'checkpoint_tensor with its texts';

@@ -101,6 +101,10 @@ CAPABILITIES: dict[str, Capability] = {
         "torch.profiler.ExecutionTraceObserver().register_callback('et.json') around the failing steps",
     ),
     "tensor": Capability("statistics of tensors", "a recorder of tensor statistics, or the checkpoint itself"),
+    "checkpoint": Capability(
+        "names, shapes, places and values of stored tensors",
+        "keep the checkpoints' files, or at least adapters, indices and the first megabytes of each",
+    ),
     "compile_event": Capability(
         "compilations and their reasons", "TORCH_TRACE=trace_dir TORCH_LOGS=recompiles,graph_breaks"
     ),
