@@ -3,12 +3,13 @@ title = "Tensors of earlier steps are kept with their autograd history"
 severity = "critical"
 proves = """
 Results of several operators of the same forward pass, or what its backward pass made, stay alive step after step: whoever
-keeps one tensor that requires grad keeps all that its backward would need."""
+keeps one tensor that requires grad keeps all that its backward would need (snapshot). Or autograd refused a backward,
+because the loss hangs on a tensor whose graph an earlier backward had freed, after steps in which that went well (log)."""
 cannot_prove = """
 Which variable keeps the graph. That the tensors belong to one graph is read from their stacks: outputs of several
-operators that are kept one by one look the same."""
-message = "{who} keeps {slope_bytes:bytes} of each {per}, made by {n_operators_text} in {place}: {kept_bytes:bytes} of {live_bytes:bytes} live"
-fix = "Add up or store loss.item() or loss.detach(), not the loss; detach states that go from step to step; do not call backward with retain_graph=True or create_graph=True in the loop, or set .grad to None after it."
+operators that are kept one by one look the same. The error of autograd does not name the tensor either."""
+message = "{who} {what}"
+fix = "Add up or store loss.item() or loss.detach(), not the loss; detach states that go from step to step; do not call backward with retain_graph=True or create_graph=True in the loop, or set .grad to None after it. retain_graph=True against the error of a second backward only hides the tensor that was not detached."
 causes = [{ state = "memory-retained", of = "process" }, { state = "device-full", of = "device" }]
 references = ["https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory"]
 
@@ -20,6 +21,11 @@ why = "as in memory-leak"
 [variant.snapshot]
 needs = ["memory_event"]
 strength = "strong"
+
+[variant.log]
+needs = ["log_event"]
+strength = "strong"
+says = "That steps before went well is read from their metrics. A branch that runs a second backward in this step alone would fail alike. Nothing tells which tensor came from an earlier step, or how much memory that kept."
 */
 -- variant: snapshot
 SELECT
@@ -33,9 +39,10 @@ SELECT
     g.slope_bytes,
     g.slope_low_bytes,
     g.slope_high_bytes,
-    'step' AS per,
-    CASE g.source WHEN 'gradient' THEN 'backward passes' ELSE 'several operators of the forward pass' END AS n_operators_text,
-    coalesce(g.place, 'a place that was not recorded') AS place,
+    'keeps ' || format_bytes(CAST(g.slope_bytes AS BIGINT)) || ' of each step, made by '
+        || CASE g.source WHEN 'gradient' THEN 'backward passes' ELSE 'several operators of the forward pass' END
+        || ' in ' || coalesce(g.place, 'a place that was not recorded')
+        || ': ' || format_bytes(g.kept_bytes) || ' of ' || format_bytes(g.live_bytes) || ' live' AS what,
     g.place AS where_in_code,
     g.source,
     g.turn_origin,
@@ -51,3 +58,45 @@ FROM live_growth AS g
 WHERE g.source IN ('retained-graph', 'gradient')
   AND g.kept_ratio >= $min_kept_ratio
 ORDER BY g.ts_ns, g.artifact_id, g.row, g.device;
+-- variant: log
+WITH
+step_done AS (
+    -- Steps whose gradients are on record; where only losses are, those before the last one, whose backward may be this.
+    SELECT
+        proc_id,
+        coalesce(nullif(count(DISTINCT step) FILTER (WHERE name = 'grad_norm'), 0), count(DISTINCT step) - 1) AS n,
+        coalesce(max(step) FILTER (WHERE name = 'grad_norm'), max(step) - 1) AS last_step
+    FROM metric
+    WHERE name IN ('loss', 'grad_norm') AND step IS NOT NULL
+    GROUP BY proc_id
+),
+refused AS (
+    SELECT
+        e.*,
+        coalesce(d.n, 0) AS n_before,
+        d.last_step
+    FROM reported_failure AS e
+    LEFT JOIN step_done AS d ON d.proc_id IS NOT DISTINCT FROM e.proc_id
+    WHERE e.class = 'autograd.graph-reuse' AND e.role = 'primary' AND NOT e.moved_on AND NOT e.completed
+)
+SELECT
+    artifact_id,
+    row,
+    line,
+    proc_id,
+    rank,
+    step,
+    ts_ns,
+    where_in_code,
+    CASE
+        WHEN n_before = 0 THEN 'ran a backward through a graph that an earlier backward had freed, and no step before it is on record: either a step runs two backwards, or a tensor came with its history from the step before'
+        ELSE 'ran a backward through a graph that an earlier one had freed, after ' || n_before
+            || CASE n_before WHEN 1 THEN ' step' ELSE ' steps' END || ' that went well (the last is ' || last_step
+            || '), so not every step runs two: most likely a tensor of an earlier step went into this loss with its autograd history, as the state of a recurrent network that is not detached does'
+    END AS what,
+    CASE WHEN n_before = 0 THEN 'indication' ELSE 'strong' END AS strength,
+    ['rank-failed'] AS causes,
+    'graph-reused' AS key
+FROM refused
+QUALIFY row_number() OVER (PARTITION BY proc_id, attempt ORDER BY ts_ns NULLS LAST, artifact_id, row) = 1
+ORDER BY ts_ns, artifact_id, row;
