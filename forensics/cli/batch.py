@@ -32,6 +32,8 @@ def batch(
     keep: Literal["report", "case", "cache"] = "case",
     retry: Annotated[bool, Parameter(negative="")] = False,
     wait: float = 0.0,
+    webhook: str = "",
+    site: str = "",
     quiet: bool = False,
 ) -> int:
     """Analyze the failed jobs below folders or URLs that are new or changed, and update the fleet's pages and metrics.
@@ -75,6 +77,10 @@ def batch(
         Try jobs again that could not be analyzed.
     wait
         Seconds to wait for another batch on the same fleet.
+    webhook
+        Address that is told of new and regressed incidents as JSON; off when it is not given.
+    site
+        Address at which the fleet's folder is served, for the links in what the webhook is told.
     quiet
         Print nothing but errors.
     """
@@ -96,8 +102,12 @@ def batch(
         keep=keep,
         retry=retry,
         wait_seconds=wait,
+        webhook=webhook,
+        site=site,
     )
     outcome = run_batch(out, plan, _shown_progress if sys.stderr.isatty() and not quiet else lambda *_: None)
+    if outcome.webhook_fault:
+        print(f"forensics: the webhook was not told: {outcome.webhook_fault}", file=sys.stderr)
     if not quiet:
         _print(outcome, out)
     return int(bool(outcome.put_aside))
@@ -130,4 +140,4 @@ def _print(outcome: Outcome, out: Path) -> None:
         print(f"  {outcome.n_without} jobs of the scheduler left no file below the roots")
     if outcome.n_loose:
         print(f"  {outcome.n_loose} files beside the jobs belong to none")
-    print(f"Fleet: {out}")
+    print(f"Fleet: {out / 'index.html'}")

@@ -6,11 +6,13 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from forensics.errors import ForensicsError
+from forensics.fleet.drift import write_drift
 from forensics.fleet.editions import edition as edition_of
 from forensics.fleet.engines import run_orders
 from forensics.fleet.job_runner import Order, Result
@@ -18,8 +20,11 @@ from forensics.fleet.jobs import Found, Job, chosen, find_jobs
 from forensics.fleet.journal import ANALYZED, NOT_ANALYZED, Journal, Memory
 from forensics.fleet.layout import Fleet
 from forensics.fleet.lock import locked
+from forensics.fleet.pages import write_pages
+from forensics.fleet.publish import check_webhook, payload, send, write_metrics
 from forensics.fleet.rows import write_row
-from forensics.fleet.schedulers import Said, read_pods, read_sacct
+from forensics.fleet.schedulers import read_pods, read_sacct
+from forensics.fleet.warehouse import open_fleet, pack
 from forensics.memory import parse_size
 
 _MOST_OPEN = 3  # starts without an end, after which a job is put aside
@@ -45,6 +50,8 @@ class Plan:
     keep: str = "case"
     retry: bool = False
     wait_seconds: float = 0.0
+    webhook: str = ""  # where to tell of new incidents; empty: nowhere
+    site: str = ""  # address at which the fleet's pages are served, for links
 
     def check(self) -> None:
         if not self.roots and self.listed is None:
@@ -56,6 +63,8 @@ class Plan:
             raise ForensicsError(f"max-seconds: {self.seconds}; expected more than 0")
         if self.workers < 0:
             raise ForensicsError(f"workers: {self.workers}; expected at least 1, or 0 for one per core")
+        if self.webhook:
+            check_webhook(self.webhook)
         if self.keep not in _KEEPS:
             raise ForensicsError(f"keep: {self.keep!r}; expected {', '.join(_KEEPS)}")
 
@@ -80,6 +89,7 @@ class Outcome:
     n_loose: int = 0
     put_aside: list[tuple[str, str]] = field(default_factory=list)
     seconds: float = 0.0
+    webhook_fault: str = ""
 
 
 def run_batch(folder: Path, plan: Plan, on_result: Callable[[int, int, Result], None] = lambda *_: None) -> Outcome:
@@ -102,8 +112,8 @@ def run_batch(folder: Path, plan: Plan, on_result: Callable[[int, int, Result], 
         with Journal(fleet.journal) as journal:
             outcome.run = journal.begin_run(program, time.time_ns())
             _Work(fleet, plan, journal, program, outcome, on_result).do(chosen(found.jobs, every=plan.every))
-        _finish(fleet, found.without)
         outcome.seconds = time.monotonic() - start
+        _finish(fleet, plan, program, outcome)
     return outcome
 
 
@@ -268,7 +278,18 @@ def _remove_unfinished(fleet: Fleet) -> None:
             path.unlink(missing_ok=True)
 
 
-def _finish(fleet: Fleet, without: Sequence[Said]) -> None:
-    from forensics.fleet.warehouse import pack
-
+def _finish(fleet: Fleet, plan: Plan, program: str, outcome: Outcome) -> None:
     pack(fleet)
+    with closing(open_fleet(fleet)) as con:
+        write_drift(fleet, con)
+    with closing(open_fleet(fleet)) as con:
+        write_pages(fleet, con, plan.rules)
+        write_metrics(fleet, con, program, outcome.seconds)
+        if plan.webhook:
+            counts = {
+                "run": outcome.run,
+                "n_found": outcome.n_found,
+                "n_analyzed": outcome.n_analyzed,
+                "n_not_analyzed": len(outcome.put_aside),
+            }
+            outcome.webhook_fault = send(plan.webhook, payload(con, plan.site, counts))

@@ -39,6 +39,18 @@ class Fleet:
         return self.folder / "packed"
 
     @property
+    def derived(self) -> Path:
+        return self.folder / "derived"
+
+    @property
+    def pages(self) -> Path:
+        return self.folder / "pages"
+
+    @property
+    def rule_pages(self) -> Path:
+        return self.folder / "rules"
+
+    @property
     def cache(self) -> Path:
         return self.folder / "cache"
 

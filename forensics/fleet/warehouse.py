@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from forensics.case import MEMORY_LIMIT, connect
 from forensics.errors import CaseError
+from forensics.fleet.drift import SCHEMA as DRIFT
 from forensics.fleet.layout import Fleet
 from forensics.fleet.rows import SCHEMA
 
@@ -23,6 +24,21 @@ _MOST_PARTS = 16
 _BATCH_ROWS = 256
 _MAX_REVIEW_BYTES = 8 << 20
 _REVIEW = pa.schema({"job": pa.string(), "fingerprint": pa.string(), "decision": pa.string(), "note": pa.string()})
+_DRIFT_MEANING = "Metrics of each run against those of the run before in its series: two-sample Kolmogorov-Smirnov"
+_DRIFT_COLUMNS = {
+    "series": "job.series",
+    "metric": "Name of the metric",
+    "job": "job.job of the later run",
+    "job_before": "job.job of the run before",
+    "run": "job.run of the later one",
+    "ended_ns": "job.ended_ns of the later one",
+    "statistic": "Largest distance between the two distributions, 0 to 1",
+    "p": "Probability of that distance without a difference, for the number of independent values",
+    "n": "Independent values of the run that has fewer",
+    "median": "Median in the later run, over the steps that both reached",
+    "median_before": "Median in the run before",
+    "drifted": "Whether the distance is at least 0.3 and p at most 0.001",
+}
 
 
 def open_fleet(fleet: Fleet, memory_limit: str | None = None) -> duckdb.DuckDBPyConnection:
@@ -37,8 +53,18 @@ def open_fleet(fleet: Fleet, memory_limit: str | None = None) -> duckdb.DuckDBPy
     names = ", ".join(_quoted(path) for path in files)
     con.execute(f"CREATE VIEW stored AS SELECT * FROM read_parquet([{names}], union_by_name = true)")
     _load_reviews(con, fleet)
+    drift = fleet.derived / "drift.parquet"
+    if drift.exists():
+        con.execute(f"CREATE VIEW drift AS SELECT * FROM read_parquet({_quoted(drift)})")
+    else:
+        con.register("no_drift", DRIFT.empty_table())
+        con.execute("CREATE TABLE drift AS SELECT * FROM no_drift")
+        con.unregister("no_drift")
     con.execute((Path(__file__).with_name("views.sql")).read_text(encoding="utf-8"))
-    folders = ", ".join(_quoted(folder) + "" for folder in (fleet.packed, fleet.rows))
+    con.execute("COMMENT ON " + ("VIEW" if drift.exists() else "TABLE") + f" drift IS {_DRIFT_MEANING!r}")
+    for column, meaning in _DRIFT_COLUMNS.items():
+        con.execute(f'COMMENT ON COLUMN drift."{column}" IS ' + "'" + meaning.replace("'", "''") + "'")
+    folders = ", ".join(_quoted(folder) for folder in (fleet.packed, fleet.rows, fleet.derived))
     con.execute(f"SET allowed_directories = [{folders}]")
     con.execute("SET enable_external_access = false")
     con.execute("SET lock_configuration = true")

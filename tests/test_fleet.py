@@ -1,0 +1,286 @@
+"""What is told of many jobs: incidents, machines, drift, pages, metrics, the webhook and the gate."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from html.parser import HTMLParser
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet_rows import make_row, many_rows, write_fleet
+
+from forensics.errors import CaseError, ForensicsError
+from forensics.fleet.drift import compare, independent, ks_p, ks_statistic, write_drift
+from forensics.fleet.gate import Demand, judge
+from forensics.fleet.incidents import incident_of, incident_of_error
+from forensics.fleet.layout import Fleet
+from forensics.fleet.pages import PAGE_JOBS, write_pages
+from forensics.fleet.publish import payload, send, write_metrics
+from forensics.fleet.rows import write_row
+from forensics.fleet.warehouse import ask, open_fleet, pack, rows_of
+
+
+def asked(fleet: Fleet, sql: str) -> list[dict[str, Any]]:
+    with closing(open_fleet(fleet)) as con:
+        return rows_of(con, sql)
+
+
+def test_the_same_fault_is_one_incident_whatever_rank_step_size_path_or_host_it_met() -> None:
+    here = "Rank 1 asked for 2.50 GiB with 3 GiB free on node-7; in save (/home/a/train.py:31) at 0x7f00deadbeef"
+    there = "Rank 12 asked for 16.00 MiB with 1 GiB free on node-12; in save (/mnt/b/train.py:77) at 0x7f11deadbee0"
+    assert incident_of("r", here, {}) == incident_of("r", there, {})
+    assert incident_of("r", here, {}) != incident_of("other", here, {})
+    assert incident_of("r", here, {"op": "aten::log"}) == incident_of("r", "quite other words", {"op": "aten::log"})
+    assert incident_of("r", here, {"op": "aten::log"}) != incident_of("r", here, {"op": "aten::div"})
+    assert incident_of_error("E", "bad id 17") == incident_of_error("E", "bad id 9981")
+    assert incident_of_error("E", "bad id 17") != incident_of_error("E", "bad name 17")
+
+
+def test_incidents_are_new_known_regressed_or_resolved_by_the_batches_that_met_them(tmp_path: Path) -> None:
+    # Batches without new jobs do not count: the numbers 3 and 5 are missing.
+    seen = {"new": [8], "known": [7, 8], "regressed": [1, 8], "resolved": [1, 2], "lately": [6], "back soon": [4, 8]}
+    rows = [
+        make_row(f"{name}-{run}", "numerics-nan-provenance", run, op=name)
+        for name, runs in seen.items()
+        for run in runs
+    ]
+    told = asked(write_fleet(tmp_path, rows), "SELECT * FROM incident")
+    states = {incident_of("numerics-nan-provenance", "", {"op": name}): name for name in seen}
+    assert {states[r["incident"]]: r["state"] for r in told} == {
+        "new": "new", "known": "known", "regressed": "regressed", "resolved": "resolved", "lately": "known",
+        "back soon": "known",
+    }  # fmt: skip
+    assert {states[r["incident"]]: r["gpu_hours_lost"] for r in told}["known"] == 16.0
+
+
+def test_a_jobs_newest_row_counts_and_packing_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    fleet.create()
+    for number in range(70):
+        write_row(fleet.row(f"job{number}"), make_row(f"job{number}", "host-disk"))
+    pack(fleet)
+    assert len(list(fleet.rows.iterdir())) == 0 and len(list(fleet.packed.iterdir())) == 1
+    write_row(fleet.row("job3"), {**make_row("job3", None), "analyzed_ns": 2 * 10**18})
+    (fleet.rows / "again.parquet").write_bytes(next(fleet.packed.iterdir()).read_bytes())  # a kill before the removal
+    assert asked(fleet, "SELECT count(*) AS n, count(rule) AS known FROM job") == [{"n": 70, "known": 69}]
+
+
+def test_a_host_is_blamed_for_faults_of_the_machine_and_one_fault_among_few_jobs_weighs_little(tmp_path: Path) -> None:
+    rows = [make_row(f"a{n}", "hardware-xid", host="bad", device=2) for n in range(8)]
+    rows += [make_row("b0", "hardware-xid", host="once"), make_row("c0", "hardware-illegal-access", host="software")]
+    rows += [make_row(f"d{n}", "memory-capacity", host="software") for n in range(5)]
+    fleet = write_fleet(tmp_path, rows)
+    hosts = {r["host"]: r for r in asked(fleet, "SELECT * FROM host")}
+    assert {name: (h["n_roots"], h["n_faults"]) for name, h in hosts.items()} == {
+        "bad": (8, 8), "once": (1, 1), "software": (6, 0),
+    }  # fmt: skip
+    assert hosts["bad"]["score"] > 0.6 > 0.3 > hosts["once"]["score"] > 0.1 and hosts["software"]["score"] == 0
+    assert [(g["host"], g["device"]) for g in asked(fleet, "SELECT * FROM gpu WHERE n_faults > 1")] == [("bad", 2)]
+
+
+def test_what_reviewers_decided_is_counted_and_the_last_word_on_a_finding_holds(tmp_path: Path) -> None:
+    fleet = write_fleet(tmp_path, [make_row("a", "hardware-xid", host="h"), make_row("b", "hardware-xid", host="h")])
+    for name, decisions in (("a", ["confirmed", "dismissed"]), ("b", ["confirmed"])):
+        folder = fleet.jobs / f"{name}-0123456789ab"
+        folder.mkdir()
+        lines = [json.dumps({"fingerprint": f"f-{name}", "decision": d, "note": "n"}) for d in decisions]
+        (folder / "reviews.jsonl").write_text("\n".join([*lines, "{torn", "3", ""]))
+    assert asked(fleet, "SELECT n_confirmed, n_dismissed FROM incident") == [{"n_confirmed": 1, "n_dismissed": 1}]
+    assert asked(fleet, "SELECT n_faults FROM host") == [{"n_faults": 1}]
+
+
+def test_every_column_that_can_be_asked_is_explained(tmp_path: Path) -> None:
+    lacking = asked(
+        write_fleet(tmp_path, [make_row("a", None)]),
+        "SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal AND comment IS NULL"
+        " AND table_name NOT IN ('stored', 'latest')",
+    )
+    assert lacking == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY (SELECT 1) TO 'rows/x.csv'",
+        "CREATE TABLE x AS SELECT 1",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT 1; SELECT 2",
+        "SET enable_external_access = true",
+        "nonsense",
+        "",
+    ],
+)
+def test_a_question_can_only_read_the_fleet(sql: str, tmp_path: Path) -> None:
+    import duckdb
+
+    with closing(open_fleet(write_fleet(tmp_path, []))) as con, pytest.raises((CaseError, duckdb.Error)):
+        ask(con, sql).fetchall()
+
+
+def test_ks_agrees_with_printed_critical_values_and_is_right_by_hand() -> None:
+    # Critical values of the limiting distribution, as tables after Smirnov 1948 print them.
+    big = 1e8
+    for x, p in ((1.2238, 0.10), (1.3581, 0.05), (1.6276, 0.01)):
+        assert ks_p(x / (big / 2) ** 0.5, big, big) == pytest.approx(p, abs=2e-5)
+    assert ks_statistic([1, 2, 3, 4], [3, 4, 5, 6]) == 0.5
+    assert ks_statistic([1, 2], [1, 2]) == 0 and ks_p(0.0, 50, 50) == 1.0
+    assert independent([1.0, -1.0] * 50) == 100 and independent([float(n) for n in range(100)]) < 5
+
+
+def run_of(job: str, samples: list[float]) -> dict[str, Any]:
+    return {
+        "series": "s", "name": "loss", "job": job, "run": 1, "ended_ns": 0, "steps": list(range(len(samples))),
+        "samples": samples,
+    }  # fmt: skip
+
+
+def test_data_that_shifted_drifts_and_neither_another_seed_nor_a_shorter_run_does() -> None:
+    import random
+
+    dice = random.Random(5)
+
+    def noise(n: int, shift: float = 0.0) -> list[float]:
+        return [dice.gauss(2 + shift, 0.3) for _ in range(n)]
+
+    def falling(n: int) -> list[float]:
+        return [5 * 0.99**step + dice.gauss(0, 0.05) for step in range(n)]
+
+    def told(a: list[float], b: list[float]) -> bool:
+        found = compare(run_of("b", a), run_of("a", b))
+        assert found is not None
+        return bool(found["drifted"])
+
+    assert told(noise(200, 0.5), noise(200))
+    assert not any(told(noise(200), noise(200)) for _ in range(50))
+    assert not told(falling(80), falling(250))
+    assert compare(run_of("b", noise(5)), run_of("a", noise(200))) is None
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hrefs: list[str] = []
+        self.n_rows = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.n_rows += tag == "tr"
+        self.hrefs += [value or "" for name, value in attrs if tag == "a" and name == "href"]
+
+
+def read_page(path: Path) -> _Links:
+    links = _Links()
+    links.feed(path.read_text())
+    return links
+
+
+def test_pages_link_every_job_once_and_no_page_grows_with_the_fleet(tmp_path: Path) -> None:
+    rows = many_rows(PAGE_JOBS + 20)
+    fleet = write_fleet(tmp_path, rows)
+    with closing(open_fleet(fleet)) as con:
+        write_pages(fleet, con)
+    pages = [read_page(fleet.pages / f"jobs-{n}.html") for n in (1, 2)]
+    reports = [href for page in pages for href in page.hrefs if href.endswith("report.html")]
+    assert sorted(reports) == sorted(f"../{row['report']}" for row in rows if row["report"])
+    assert pages[0].n_rows == PAGE_JOBS + 1
+    assert (fleet.folder / "index.html").stat().st_size < 200_000
+    local = [h for h in read_page(fleet.folder / "index.html").hrefs if not h.startswith(("#", "jobs/"))]
+    assert local and all((fleet.folder / href).is_file() for href in local)
+
+
+def test_names_and_messages_of_jobs_cannot_leave_their_cell(tmp_path: Path) -> None:
+    evil = "</td></script><script>alert(1)</script>"
+    rows = [make_row("evil", None, message=evil), make_row("e2", "host-disk", message=evil, host=evil) | {"name": evil}]
+    fleet = write_fleet(tmp_path, rows)
+    with closing(open_fleet(fleet)) as con:
+        write_pages(fleet, con)
+        write_metrics(fleet, con, 'e"\n', 1.0)
+    for page in [fleet.folder / "index.html", *fleet.pages.glob("*.html")]:
+        assert "<script>alert" not in page.read_text() and page.read_text().count("<script>") == 1
+    for line in (fleet.folder / "metrics.prom").read_text().splitlines():
+        assert re.fullmatch(r'#.*|[a-z_]+\{([a-z_]+="([^"\\\n]|\\.)*",?)+\} [-+.e0-9]+', line), line
+
+
+def test_the_gate_names_what_failed_and_counts_only_the_last_batch(tmp_path: Path) -> None:
+    rows = [make_row("old", "host-disk", 1, op="x"), make_row("again", "host-disk", 2, op="x")]
+    quality = [
+        {"format": "log", "quality": "complete", "n": 9, "bytes": 1},
+        {"format": "log", "quality": "partial", "n": 1},
+    ]
+    rows[1] |= {
+        "artifacts": quality,
+        "metrics": [{"name": "loss", "n": 3, "n_nonfinite": 1, "steps": [], "samples": []}],
+    }
+    with closing(open_fleet(write_fleet(tmp_path, rows))) as con:
+        strict = {c.name: c.passed for c in judge(con, Demand(critical=["aga*"], slo=["loss", "ttft_ms"]))}
+        lax = judge(con, Demand(least_coverage=0.9))
+        nothing = {c.name: c.passed for c in judge(con, Demand(critical=["no such job"]))}
+    assert strict == {
+        "every job was analyzed": True, "no new root cause": True, "evidence coverage": False,
+        "trace sampling on critical paths": True, "SLO figure loss present": True, "SLO figure ttft_ms present": False,
+    }  # fmt: skip
+    assert all(c.passed for c in lax) and not nothing["trace sampling on critical paths"]
+    with closing(open_fleet(write_fleet(tmp_path / "new", [*rows, make_row("n", "host-oom", 2)]))) as con:
+        (failed,) = [c for c in judge(con, Demand(least_coverage=0)) if not c.passed]
+    assert failed.name == "no new root cause" and "host-oom" in failed.said
+
+
+def test_an_empty_fleet_passes_no_gate(tmp_path: Path) -> None:
+    with closing(open_fleet(write_fleet(tmp_path, []))) as con:
+        assert not any(c.passed for c in judge(con, Demand()) if c.name != "no new root cause")
+        write_pages(Fleet(tmp_path), con)
+
+
+def test_a_folder_that_is_no_fleet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ForensicsError, match="no fleet"):
+        open_fleet(Fleet(tmp_path))
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[bytes]]]:
+    told: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/x", told
+        server.shutdown()
+        thread.join()
+
+
+def test_the_webhook_is_told_of_new_incidents_with_links_to_report_and_runbook(
+    hook: tuple[str, list[bytes]], tmp_path: Path
+) -> None:
+    url, told = hook
+    with closing(open_fleet(write_fleet(tmp_path, [make_row("a", "host-disk")]))) as con:
+        assert send(url, payload(con, "https://x.example/fleet", {"run": 1})) == ""
+    (incident,) = json.loads(told[0])["incidents"]
+    assert incident["runbook"] == "https://x.example/fleet/rules/host-disk.html"
+    assert incident["report"] == "https://x.example/fleet/jobs/a-0123456789ab/report.html"
+    assert "refused" in send("http://127.0.0.1:9/x", {})
+
+
+def test_drift_is_kept_in_the_fleet_and_can_be_asked_for(tmp_path: Path) -> None:
+    rows = []
+    for number, shift in enumerate((0.0, 10.0)):
+        samples = [shift + (n * 7919 % 101) / 101 for n in range(100)]
+        metric = {"name": "loss", "n": 100, "n_nonfinite": 0, "steps": list(range(100)), "samples": samples}
+        rows.append(make_row(f"same-{number}", None, number + 1, metrics=[metric]))
+    fleet = write_fleet(tmp_path, rows)
+    with closing(open_fleet(fleet)) as con:
+        write_drift(fleet, con)
+    (found,) = asked(fleet, "SELECT * FROM drift")
+    assert found["drifted"] and found["statistic"] == 1.0 and found["job"].startswith("same-1")
