@@ -115,7 +115,8 @@ def _index(con: duckdb.DuckDBPyConnection, n_jobs: int, n_pages: int) -> dict[st
         ),
         "gpus": rows_of(
             con,
-            "SELECT * FROM gpu WHERE n_roots > 0 ORDER BY n_faults > 1 DESC, score DESC, n_roots DESC, host, device LIMIT ?",
+            "SELECT * FROM gpu WHERE n_roots > 0"
+            " ORDER BY n_faults > 1 DESC, score DESC, n_roots DESC, host, device LIMIT ?",
             [_SHOWN["gpus"]],
         ),
         "errors": rows_of(
