@@ -2,11 +2,13 @@
 title = "Optimizer steps used gradients that were not computed in them"
 severity = "critical"
 proves = """
-Over several consecutive steps the gradients were bit-identical while the loss was not: a backward over another batch
-gives other gradients."""
+In steps of the trace the optimizer steps and no gradient is accumulated, while other steps of it show that they would be
+seen (trace). Or over several sampled steps the gradients are bit-identical while the parameters or the loss are not: a
+backward over another batch, or at other parameters, gives other gradients (tensor statistics). Address and version
+counter then tell whether anything wrote to them at all."""
 cannot_prove = """
 Why they were not renewed: a skipped backward, a detached copy, and a replayed graph that writes elsewhere look the same."""
-message = "{who}: from step {step} on, {n_steps} steps in a row used gradients with the same norm ({grad_norm}) while the loss went on changing"
+message = "{who}: {what}"
 fix = "Check that backward runs before every optimizer step and writes to the .grad that the optimizer reads; zero gradients with set_to_none=True so that a missing backward is visible."
 causes = [{ state = "gradient-invalid", of = "rank" }]
 
@@ -20,15 +22,73 @@ value = 6
 unit = "significant decimal digits of the norm"
 why = "norms logged with fewer digits coincide by chance, and a clipped norm is a round number"
 
+[thresholds.min_calls]
+value = 2
+unit = "steps of the optimizer without a backward, in one trace"
+why = "the first and the last step of a trace can be cut"
+
+[variant.calls]
+needs = ["slice"]
+strength = "proof"
+
 [variant.tensors]
 needs = ["tensor"]
 strength = "proof"
+says = "Where no checksums were recorded, norm and largest value stand for the content; where neither parameters nor losses were, that a backward would have given other gradients is assumed. Both are then said as strong, not as proof."
 
 [variant.metrics]
 needs = ["sample"]
 strength = "strong"
 says = "Norms stand for the gradients; equal norms of full precision over several steps are taken as equal gradients."
 */
+-- variant: calls
+WITH
+seen AS (
+    SELECT
+        s.artifact_id,
+        s.proc_id,
+        s.step,
+        min(s.row) FILTER (WHERE n.text LIKE 'Optimizer.step#%') AS row,
+        min(s.ts_ns) FILTER (WHERE n.text LIKE 'Optimizer.step#%') AS ts_ns,
+        count(*) FILTER (WHERE n.text LIKE '%AccumulateGrad%') AS n_accumulated,
+        -- Backwards inside of graphs and of compiled autograd accumulate out of sight.
+        count(*) FILTER (WHERE n.text LIKE '%GraphLaunch%' OR n.text ILIKE '%compiled%autograd%' OR n.text LIKE '%CompiledFunctionBackward%') AS n_hidden
+    FROM slice AS s
+    JOIN string AS n ON n.id = s.name_id
+    WHERE s.step IS NOT NULL
+    GROUP BY s.artifact_id, s.proc_id, s.step
+),
+told AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        min_by(row, step) FILTER (WHERE n_accumulated = 0 AND row IS NOT NULL) AS row,
+        min_by(ts_ns, step) FILTER (WHERE n_accumulated = 0 AND row IS NOT NULL) AS ts_ns,
+        min(step) FILTER (WHERE n_accumulated = 0 AND row IS NOT NULL) AS step,
+        count(*) FILTER (WHERE n_accumulated = 0 AND row IS NOT NULL) AS n_stale,
+        count(*) FILTER (WHERE row IS NOT NULL) AS n_steps,
+        count(*) FILTER (WHERE n_accumulated > 0) AS n_backward,
+        sum(n_hidden) AS n_hidden
+    FROM seen
+    GROUP BY artifact_id, proc_id
+)
+SELECT
+    t.artifact_id,
+    t.row,
+    'slice' AS "table",
+    t.proc_id,
+    p.rank,
+    t.step,
+    t.ts_ns,
+    t.n_stale AS n_steps,
+    'in ' || t.n_stale || ' of ' || t.n_steps || ' traced steps, the first of them ' || t.step
+        || ', the optimizer steps and no gradient is accumulated: it uses those of an earlier step' AS what,
+    'stale' AS key
+FROM told AS t
+LEFT JOIN proc AS p ON p.id = t.proc_id
+WHERE t.n_stale >= $min_calls AND t.n_backward > 0 AND t.n_hidden = 0
+QUALIFY row_number() OVER (PARTITION BY t.proc_id ORDER BY t.step, t.artifact_id) = 1
+ORDER BY t.ts_ns, t.artifact_id, t.row;
 -- variant: tensors
 WITH
 gradient AS (
@@ -39,8 +99,9 @@ gradient AS (
         t.step,
         min(t.row) AS row,
         min(t.ts_ns) AS ts_ns,
-        count(*) AS n_tensors,
+        bool_and(t.checksum IS NOT NULL) AS has_checksum,
         list(coalesce(CAST(t.checksum AS VARCHAR), CAST(t.norm AS VARCHAR) || '/' || CAST(t.absmax AS VARCHAR)) ORDER BY t.name_id) AS content,
+        CASE WHEN bool_and(t.addr IS NOT NULL AND t.version IS NOT NULL) THEN list(t.addr || '/' || t.version ORDER BY t.name_id) END AS place,
         sqrt(sum(t.norm * t.norm)) AS grad_norm
     FROM tensor AS t
     WHERE t.role = 'gradient' AND t.step IS NOT NULL AND t.norm > 0 AND isfinite(t.norm)
@@ -56,21 +117,75 @@ run AS (
             coalesce(content <> lag(content) OVER (PARTITION BY artifact_id, proc_id ORDER BY step), TRUE) AS is_new
         FROM gradient
     )
+),
+stretch AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        rank,
+        min(row) AS row,
+        min(step) AS first_step,
+        max(step) AS last_step,
+        min(ts_ns) AS ts_ns,
+        count(*) - 1 AS n_samples,
+        round(max(grad_norm), 6) AS grad_norm,
+        bool_and(has_checksum) AS has_checksum,
+        count(place) AS n_places,
+        count(DISTINCT place) AS n_distinct_places
+    FROM run
+    GROUP BY artifact_id, proc_id, rank, run_id
+    HAVING count(*) > $min_steps
+),
+moved AS (
+    -- Whether what a backward depends on changed meanwhile; NULL where it is not on record.
+    SELECT
+        s.artifact_id,
+        s.proc_id,
+        s.first_step,
+        (
+            SELECT max(n) > 1 FROM (
+                SELECT count(DISTINCT coalesce(CAST(p.checksum AS VARCHAR), CAST(p.norm AS VARCHAR))) AS n
+                FROM tensor AS p
+                WHERE p.artifact_id = s.artifact_id AND p.proc_id IS NOT DISTINCT FROM s.proc_id AND p.role = 'parameter'
+                  AND p.step BETWEEN s.first_step AND s.last_step
+                GROUP BY p.name_id
+            )
+        ) AS parameters_moved,
+        (
+            SELECT count(DISTINCT m.value) > 1 FROM metric AS m
+            WHERE m.proc_id IS NOT DISTINCT FROM s.proc_id AND m.name = 'loss' AND m.step BETWEEN s.first_step AND s.last_step
+            HAVING count(*) > 1
+        ) AS loss_moved
+    FROM stretch AS s
 )
 SELECT
-    artifact_id,
-    min(row) AS row,
-    proc_id,
-    rank,
-    min(step) + 1 AS step,
-    min(ts_ns) AS ts_ns,
-    count(*) - 1 AS n_steps,
-    round(max(grad_norm), 6) AS grad_norm
-FROM run
-GROUP BY artifact_id, proc_id, rank, run_id
-HAVING count(*) > $min_steps AND max(n_tensors) >= 1
-QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY min(step), artifact_id) = 1
-ORDER BY ts_ns, artifact_id, row;
+    s.artifact_id,
+    s.row,
+    s.proc_id,
+    s.rank,
+    s.first_step + 1 AS step,
+    s.ts_ns,
+    s.n_samples AS n_steps,
+    s.grad_norm,
+    'from step ' || (s.first_step + 1) || ' on, '
+        || CASE WHEN s.last_step - s.first_step = s.n_samples THEN s.n_samples || ' steps in a row'
+            ELSE 'all ' || s.n_samples || ' steps sampled up to step ' || s.last_step END
+        || ' had ' || CASE WHEN s.has_checksum THEN 'bit-identical gradients' ELSE 'gradients of the same norms and largest values' END
+        || ' (norm ' || s.grad_norm || ')'
+        || CASE WHEN m.parameters_moved THEN ' while the parameters went on changing' WHEN m.loss_moved THEN ' while the loss went on changing' ELSE '' END
+        || CASE
+            WHEN s.n_places < s.n_samples + 1 THEN ''
+            WHEN s.n_distinct_places = 1 THEN '; addresses and version counters show that nothing wrote to them'
+            ELSE '; they were written again each time, with the same values'
+        END AS what,
+    CASE WHEN s.has_checksum AND coalesce(m.parameters_moved, FALSE) OR s.has_checksum AND coalesce(m.loss_moved, FALSE) THEN 'proof' ELSE 'strong' END AS strength,
+    'stale' AS key
+FROM stretch AS s
+JOIN moved AS m ON m.artifact_id = s.artifact_id AND m.proc_id IS NOT DISTINCT FROM s.proc_id AND m.first_step = s.first_step
+-- The same batch at the same parameters gives the same gradients.
+WHERE coalesce(m.parameters_moved, m.loss_moved, TRUE) OR coalesce(m.loss_moved, FALSE)
+QUALIFY row_number() OVER (PARTITION BY s.proc_id ORDER BY s.first_step, s.artifact_id) = 1
+ORDER BY s.ts_ns, s.artifact_id, s.row;
 -- variant: metrics
 WITH
 reading AS (
@@ -109,7 +224,9 @@ SELECT
     min(step) AS step,
     min(ts_ns) AS ts_ns,
     count(*) AS n_steps,
-    max(grad_norm) AS grad_norm
+    max(grad_norm) AS grad_norm,
+    'from step ' || min(step) || ' on, ' || count(*) || ' steps in a row had the same gradient norm (' || max(grad_norm)
+        || ') while the loss went on changing: they used gradients that were not computed in them' AS what
 FROM run
 GROUP BY artifact_id, proc_id, rank, run_id
 HAVING count(*) >= $min_steps AND count(DISTINCT loss) = count(*) AND max(n_digits) >= $min_digits
