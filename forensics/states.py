@@ -33,6 +33,11 @@ CAPABILITIES: dict[str, Capability] = {
     "sample.allocator": Capability(
         "counters of the CUDA allocator", "json.dump(torch.cuda.memory_stats(), open('memory_stats.json', 'w'))"
     ),
+    "sample.host": Capability(
+        "how long tasks of the host waited for a processor",
+        "perf sched record -- sleep 10; perf sched latency > sched_latency.txt; "
+        "cp /proc/PID/schedstat PID.schedstat for every rank",
+    ),
     "fact": Capability(
         "versions, variables and options", "python -m torch.utils.collect_env > env.txt; env >> env.txt"
     ),

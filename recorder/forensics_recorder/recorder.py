@@ -26,6 +26,7 @@ from typing import Any, Callable, Iterator
 from forensics_recorder.beginnings import Beginning
 from forensics_recorder.endings import Endings
 from forensics_recorder.environment import device_map, environment
+from forensics_recorder.host import HostWatch
 from forensics_recorder.identity import Identity, identify
 from forensics_recorder.journal import Journal, encode, write_whole
 from forensics_recorder.steps import FORMAT as STEPS_FORMAT
@@ -90,6 +91,7 @@ class Recorder:
         self._buckets: Any = None
         self._graphs: Any = None
         self._beginning: Any = None
+        self._host: Any = self._guard("host", HostWatch)
         self._closed = False
         self._guard("endings", self._endings.watch)
         self._guard("environment", lambda: self._write_environment(declared_devices))
@@ -129,6 +131,8 @@ class Recorder:
             self._guard("memory", lambda: self._steps.add(self._memory.counters()))
         if self._graphs is not None:
             self._steps.add(self._graphs.counters())
+        if self._host is not None:
+            self._guard("host", lambda: self._steps.add(self._host.since_last()))
         self._guard("steps", self._steps.finish)
         self._halt_if_asked()
 
@@ -181,7 +185,7 @@ class Recorder:
             self._stall.stop()
         if error is not None and "OutOfMemory" in type(error).__name__ and self._memory is not None:
             self._guard("references", lambda: self._memory.references("oom"))
-        for part in (self._watch, self._memory, self._graphs):
+        for part in (self._watch, self._memory, self._graphs, self._host):
             if part is not None:
                 self._guard("close", getattr(part, "remove", None) or part.close)
         for handle in self._handles:

@@ -24,6 +24,8 @@ class Steps:
         self._waiting: tuple[dict[str, Any], dict[str, Any]] | None = None
         self._current: dict[str, Any] = {}
         self._began = 0.0
+        self._ended = 0.0
+        self._outside = 0.0
         self.step = -1
         self.last_ns = time.monotonic_ns()
 
@@ -31,6 +33,7 @@ class Steps:
         self.finish()
         self.step = step
         self._began = time.perf_counter()
+        self._outside = self._began - self._ended if self._ended else 0.0
         self.last_ns = time.monotonic_ns()
 
     def add(self, metrics: dict[str, Any]) -> None:
@@ -46,7 +49,10 @@ class Steps:
         if self._current or self._began:
             line = {"step": self.step, "time": round(time.time(), 6)}
             if self._began:
-                line["step_seconds"] = round(time.perf_counter() - self._began, 6)
+                self._ended = time.perf_counter()
+                line["step_seconds"] = round(self._ended - self._began, 6)
+                if self._outside:
+                    line["outside_seconds"] = round(self._outside, 6)
             late = {key: value for key, value in self._current.items() if must_wait(value)}
             line |= _numbers({key: value for key, value in self._current.items() if key not in late})
             if late:
