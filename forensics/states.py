@@ -153,6 +153,7 @@ STATES: dict[str, State] = {
     "config-contradictory": State("job", "settings contradict each other or the environment"),
     "job-stopped": State("job", "the scheduler or an operator ended the job"),
     "kernel-replaced": State("job", "another kernel computes than the one that was meant or compared with"),
+    "cores-contended": State("host", "the host's busy threads have fewer processors than they need"),
     "throughput-low": State("job", "the job works, but slower than it could"),
 }
 

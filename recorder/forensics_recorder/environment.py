@@ -36,6 +36,7 @@ def environment(header: dict[str, Any]) -> dict[str, Any]:
         "versions": {"python": platform.python_version(), "kernel": platform.release()} | _versions(),
         "env": dict(sorted(known.items())),
         "git": _git(),
+        "cpus": _cpus(),
     }
     torch = sys.modules.get("torch")
     return facts | ({"flags": _flags(torch), "devices": _devices(torch)} if torch is not None else {})
@@ -55,6 +56,35 @@ def _versions() -> dict[str, str]:
             name: str(value) for name, value in (("cuda", torch.version.cuda), ("hip", torch.version.hip)) if value
         }
     return found
+
+
+def _cpus() -> dict[str, Any]:
+    """Processors of the machine, those that this process may use, its cgroup's limit, and those of each NUMA node."""
+    facts: dict[str, Any] = {"count": os.cpu_count()}
+    if hasattr(os, "sched_getaffinity"):
+        facts["allowed"] = _ranges(sorted(os.sched_getaffinity(0)))
+    facts["cpu_max"] = _first_line(Path("/sys/fs/cgroup/cpu.max"))
+    for node in sorted(Path("/sys/devices/system/node").glob("node[0-9]*"))[:64]:
+        facts[f"{node.name}_cpus"] = _first_line(node / "cpulist")
+    return {key: value for key, value in facts.items() if value}
+
+
+def _ranges(numbers: list[int]) -> str:
+    """0-3,8 for 0, 1, 2, 3, 8, as the kernel writes lists of processors."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        return path.read_text().split("\n", 1)[0].strip() or None
+    except OSError:
+        return None
 
 
 def _git() -> dict[str, str]:
@@ -97,9 +127,19 @@ def _devices(torch: Any) -> list[dict[str, Any]]:
         return []
     try:
         found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-        return [{"name": one.name, "total_bytes": one.total_memory} for one in found]
+        return [{"name": one.name, "total_bytes": one.total_memory} | _near(one) for one in found]
     except RuntimeError:  # a broken device is what the recording is for, not a reason to fail here
         return []
+
+
+def _near(device: Any) -> dict[str, str]:
+    """Processors on the device's own side of the machine, as the kernel lists them."""
+    if not hasattr(device, "pci_bus_id"):
+        return {}
+    domain, slot = getattr(device, "pci_domain_id", 0), getattr(device, "pci_device_id", 0)
+    place = f"{domain:04x}:{device.pci_bus_id:02x}:{slot:02x}.0"
+    near = _first_line(Path("/sys/bus/pci/devices") / place / "local_cpulist")
+    return {"local_cpus": near} if near else {}
 
 
 def device_map(model: Any, declared: Any = None) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ container (cpu.max) look alike."""
 message = "{who}: {task} waited {delay:duration} for a processor at each of {n} switches, {total:duration} in all, {share:percent} of its time"
 fix = "Give the rank as many cores as it has busy threads: compare loader workers times ranks and OMP_NUM_THREADS with nproc and cpu.max of the container, and look for other jobs (top -H)."
 causes = [{ state = "throughput-low", of = "job" }]
+requires = [{ state = "cores-contended", of = "host" }]
 references = ["https://docs.kernel.org/scheduler/sched-stats.html"]
 
 [thresholds.max_delay]
