@@ -37,6 +37,7 @@ EVENT_TABLES = (
     "log_event",
     "sample",
     "slice",
+    "span_detail",
     "memory_event",
     "memory_segment",
     "memory_block",

@@ -302,6 +302,31 @@ COMMENT ON COLUMN slice.request_id IS 'string.id of the serving request or trace
 COMMENT ON COLUMN slice.shapes_id IS 'string.id of the input shapes as JSON';
 COMMENT ON COLUMN slice.stack_id IS 'stack.id';
 
+CREATE TABLE span_detail (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    trace_key VARCHAR,
+    span_key VARCHAR,
+    parent_key VARCHAR,
+    service VARCHAR,
+    status VARCHAR,
+    said VARCHAR,
+    attributes JSON
+);
+COMMENT ON TABLE span_detail IS 'What a tracing span tells beside its slice (kind span, same artifact_id and row)';
+COMMENT ON COLUMN span_detail.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN span_detail.row IS 'slice.row: ordinal of the span in its artifact, from 0';
+COMMENT ON COLUMN span_detail.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN span_detail.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN span_detail.step IS 'Step number as the job counts it; NULL unknown';
+COMMENT ON COLUMN span_detail.ts_ns IS 'Start, ns since the epoch; NULL unknown';
+COMMENT ON COLUMN span_detail.trace_key IS 'Trace id, 32 hexadecimal digits; spans of all services that worked on one request share it';
+COMMENT ON COLUMN span_detail.span_key IS 'Span id, 16 hexadecimal digits';
+COMMENT ON COLUMN span_detail.parent_key IS 'Span id of the parent, which another artifact may hold; NULL of a root';
+COMMENT ON COLUMN span_detail.service IS 'service.name of its resource';
+COMMENT ON COLUMN span_detail.status IS 'ok | error; NULL unset';
+COMMENT ON COLUMN span_detail.said IS 'Message of the status, or the exception that an event of the span tells';
+COMMENT ON COLUMN span_detail.attributes IS 'Attributes of the span by their names, numbers as numbers';
+
 CREATE TABLE memory_event (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
     device INTEGER,
@@ -1262,7 +1287,12 @@ CREATE VIEW annotation AS
 SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id
 WHERE s.kind IN ('annotation', 'gpu_annotation');
 CREATE VIEW span AS
-SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id WHERE s.kind = 'span';
+SELECT s.*, n.text AS name, r.text AS request, d.trace_key, d.span_key, d.parent_key, d.service, d.status, d.said, d.attributes
+FROM slice AS s
+JOIN string AS n ON n.id = s.name_id
+LEFT JOIN span_detail AS d ON d.artifact_id = s.artifact_id AND d.row = s.row
+LEFT JOIN string AS r ON r.id = s.request_id
+WHERE s.kind = 'span';
 CREATE VIEW log AS
 SELECT e.*, x.text AS exception, m.text AS message, p.attempt, p.host
 FROM log_event AS e
@@ -1306,7 +1336,7 @@ COMMENT ON VIEW device_work IS 'All that keeps a device busy: kernels, copies, f
 COMMENT ON VIEW cpu_op IS 'Host operators with their names';
 COMMENT ON VIEW runtime_call IS 'CUDA runtime and driver calls with their names';
 COMMENT ON VIEW annotation IS 'record_function and NVTX ranges with their names';
-COMMENT ON VIEW span IS 'Serving and tracing spans with their names';
+COMMENT ON VIEW span IS 'Spans of services with their names, requests, ids, services and attributes';
 COMMENT ON VIEW log IS 'log_event with its texts, attempt and host';
 COMMENT ON VIEW metric IS 'sample with its names';
 COMMENT ON VIEW frame IS 'stack with its texts';

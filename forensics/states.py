@@ -38,6 +38,10 @@ CAPABILITIES: dict[str, Capability] = {
         "perf sched record -- sleep 10; perf sched latency > sched_latency.txt; "
         "cp /proc/PID/schedstat PID.schedstat for every rank",
     ),
+    "sample.gauge": Capability(
+        "requests, cache and latencies of a serving engine over time",
+        "while sleep 10; do date -u; curl -s http://HOST:PORT/metrics; done >> metrics.prom (SGLang: --enable-metrics)",
+    ),
     "fact": Capability(
         "versions, variables and options", "python -m torch.utils.collect_env > env.txt; env >> env.txt"
     ),
@@ -54,6 +58,10 @@ CAPABILITIES: dict[str, Capability] = {
         "links from backward to forward operators", "torch.profiler.profile (PyTorch 1.8 or newer)"
     ),
     "slice.return_code": Capability("results of CUDA calls", "nsys profile --trace=cuda,nvtx --export=sqlite"),
+    "span": Capability(
+        "requests of a serving engine and their phases in time",
+        "vllm serve --otlp-traces-endpoint ... to a collector with the file exporter (OTLP as JSON lines)",
+    ),
     "memory_segment": Capability(
         "segments and blocks of the allocator at one moment", "torch.cuda.memory._dump_snapshot('snapshot.pickle')"
     ),
