@@ -219,10 +219,14 @@ def test_values_of_the_wrong_type_lose_only_themselves(tmp_path: Path) -> None:
         correlationId=1.5,
     )
     export.push_pop(5, 6, 'it\'s, a "line"\nbreak \udcff'.encode("utf-8", "surrogateescape").decode("latin-1"))
-    rows = load(nsys_sqlite, export.close()).rows("slice")
+    sink = load(nsys_sqlite, export.close())
+    rows = sink.rows("slice")
     assert [row["name"] for row in rows][1:] == ["cudaMalloc", "cudaFree", "cudaMalloc"]
     assert "break" in rows[0]["name"]
     assert rows[3]["dur_ns"] is None
+    (said,) = (w["message"] for w in sink.warnings if w["code"] == "bad-values")
+    assert all(f"RUNTIME.{name} (1)" in said for name in ("correlationId", "end", "returnValue"))
+    assert sink.quality == "partial" and not any(c["complete"] for c in sink.coverage if c["capability"] == "slice")
 
 
 def test_no_view_trigger_or_generated_column_of_the_file_runs(tmp_path: Path) -> None:

@@ -180,3 +180,54 @@ def test_hostile_values_are_left_out(tmp_path: Path, value: Any) -> None:
     loaded(recorder_end, tmp_path / "n", END | line)
     entry = line | {"device": value, "shape": value, "dtype": value, "addr": value, "declared": value}
     loaded(device_map, tmp_path / "m", {"format": "forensics.device_map/1", "tensors": [entry, value]})
+
+
+def odd_values(sink: MemorySink) -> str:
+    (said,) = (w["message"] for w in sink.warnings if w["code"] == "bad-values")
+    assert sink.quality == "partial"
+    assert not any(c["complete"] for c in sink.coverage)
+    return str(said)
+
+
+def test_steps_of_the_wrong_type_are_counted_with_the_first_of_them(tmp_path: Path) -> None:
+    odd = [{"step": "two", "time": [], "loss": {"a": 1}}, {"step": "three", "time": 1795981131.0, "loss": 0.2}]
+    sink = loaded(recorder_steps, tmp_path / "steps.jsonl", [STEPS[0] | {"rank": "first"}, *STEPS[1:], *odd])
+    said = odd_values(sink)
+    for expected in ("rank (1, first 'first')", "step (2, first 'two' in line 4)", "time (1, ", "loss (1, "):
+        assert expected in said
+    assert sink.procs[0].get("rank") is None
+    assert sum(row["name"] == "loss" for row in sink.rows("sample")) == 3
+
+
+def test_events_of_the_wrong_type_are_counted(tmp_path: Path) -> None:
+    odd = [
+        {"ts_ns": "soon", "step": 1, "event": "stall", "seconds": "long"},
+        {"ts_ns": 1, "event": "log", "logs": 7},
+        {"ts_ns": 1, "event": ["nonfinite"]},
+        {"ts_ns": 1, "event": "of a later version"},
+    ]
+    sink = loaded(recorder_events, tmp_path / "events.jsonl", [*EVENTS, *odd])
+    said = odd_values(sink)
+    for expected in ("ts_ns (1,", "seconds (1,", "logs (1, first 7 in line 7)", "event (2,"):
+        assert expected in said
+    assert len(sink.rows("log_event")) == 3
+
+
+def test_an_end_of_no_known_way_is_no_exit(tmp_path: Path) -> None:
+    sink = loaded(recorder_end, tmp_path / "end.json", END | {"how": 5, "ts_ns": "x", "code": "one"})
+    assert all(f"{key} (1," in odd_values(sink) for key in ("how", "ts_ns", "code"))
+    assert not sink.tables
+
+
+@pytest.mark.parametrize("module", [tensor_stats, device_map])
+def test_tensors_of_the_wrong_type_are_counted(tmp_path: Path, module: Any) -> None:
+    header = {"format": module.FORMAT, **WHO}
+    if module is device_map:
+        content: Any = [header | {"tensors": [{"name": "w", "shape": "2x2", "dtype": 3, "device": {}, "addr": -1}]}]
+        keys = ["shape", "dtype", "device", "addr"]
+    else:
+        line = {"step": 1, "role": "output", "order": 0, "phase": "forward", "op": "aten::add", "ts_ns": "x"}
+        content = [header, line | {"n_nan": "many", "absmax": [], "shape": [-1], "name": 5, "stack": [["f"]]}]
+        keys = ["ts_ns", "n_nan", "absmax", "shape", "name", "stack"]
+    said = odd_values(loaded(module, tmp_path / "x", content))
+    assert all(f"{key} (1," in said for key in keys)

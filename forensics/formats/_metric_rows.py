@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from forensics.artifact import Sink
+from forensics.formats._bad_fields import BadFields
 from forensics.formats._lenient_json import as_float, as_int
 from forensics.formats._quantities import epoch_ns, parse_number, parse_size, parse_time
 from forensics.formats._samples import SampleRows, canonical_metric, folded
@@ -138,8 +139,11 @@ class _Placed:
 
 
 class MetricRows:
-    def __init__(self, sink: Sink) -> None:
+    """`odd`: counts values that are no metric, where a file's writer would not write any."""
+
+    def __init__(self, sink: Sink, odd: BadFields | None = None) -> None:
         self._sink = sink
+        self._odd = odd
         self._samples = SampleRows(sink, "metrics")
         self._plans: dict[tuple[str, ...], _Plan] = {}
         self._numbers: dict[int | None, int] = {}
@@ -163,7 +167,10 @@ class MetricRows:
             if name in at.used or value is None:
                 continue
             column = _column(at.label) if at.label is not None and name == plan.value else plan.columns[name]
-            for metric, number, unit in _values(name, column, value):
+            found = _values(name, column, value)
+            if self._odd is not None and not found and value != [] and not isinstance(value, str):
+                self._odd.count(name, value)
+            for metric, number, unit in found:
                 self._samples.add(
                     metric,
                     number,

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from forensics.artifact import Place, Sink, Source
 from forensics.errors import ArtifactError, Untrusted
 from forensics.formats._nsys_load import load_tables
-from forensics.formats._nsys_tables import NUMBERS, place_of_row
+from forensics.formats._nsys_tables import NUMBERS, BadValues, place_of_row
 
 _BATCH_ROWS = 200_000
 _MAX_ROWS_PER_BYTE = 2_000  # of Parquet: runs of equal values are short, but no export comes near
@@ -52,6 +52,8 @@ def leads(own: str, others: Sequence[str], suffix: str) -> bool:
 class _Batches:
     """Common to both clothes: columns as integers or texts, with the position of each row."""
 
+    bad: BadValues
+
     def read(self, table: str, columns: Sequence[str], texts: Sequence[str] = ()) -> Iterator[pa.Table]:
         at = 0
         for batch in self.batches(table, [name for name in columns if name in self.columns(table)]):
@@ -59,6 +61,7 @@ class _Batches:
             for name in batch.schema.names:
                 if name in columns:
                     given[name] = _values(batch.column(name), is_text=name in texts)
+                    self.bad.add(table, name, at, given[name].null_count - batch.column(name).null_count)
             at += batch.num_rows
             yield pa.table(given)
 
@@ -87,6 +90,7 @@ class ParquetTables(_Batches):
 
     files: Mapping[str, Source]
     lost: dict[str, str] = field(default_factory=dict)
+    bad: BadValues = field(default_factory=BadValues)
     _schemas: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def tables(self) -> list[str]:
@@ -101,6 +105,9 @@ class ParquetTables(_Batches):
                 except (pa.ArrowException, OSError, Untrusted) as error:
                     self.lost[table] = str(error)
         return self._schemas[table]
+
+    def is_of(self, table: str, source: Source) -> bool:
+        return self.files[table].path == source.path
 
     def _open(self, table: str) -> pq.ParquetFile:
         path = self.files[table].path
@@ -144,7 +151,9 @@ class ArrowTables(_Batches):
 
     sources: Sequence[Source]
     lost: dict[str, str] = field(default_factory=dict)
+    bad: BadValues = field(default_factory=BadValues)
     _streams: dict[str, tuple[Source, int, tuple[str, ...]]] = field(default_factory=dict)
+    _of: dict[str, Source] = field(default_factory=dict)  # lost tables, or files whose table is not known
 
     def __post_init__(self) -> None:
         for source in self.sources:
@@ -166,7 +175,11 @@ class ArrowTables(_Batches):
                         pass
                 except (pa.ArrowException, OSError, EOFError) as error:
                     self.lost[table or source.own_name] = str(error)
+                    self._of[table or source.own_name] = source
                     return
+
+    def is_of(self, table: str, source: Source) -> bool:
+        return self._of.get(table, source).path == source.path
 
     def tables(self) -> list[str]:
         return list(self._streams)
@@ -188,10 +201,11 @@ class ArrowTables(_Batches):
                         yield batch.slice(first, _BATCH_ROWS)
             except (pa.ArrowException, OSError, EOFError) as error:
                 self.lost[table] = str(error)
+                self._of[table] = source
 
 
 def load_columnar(tables: ParquetTables | ArrowTables, source: Source, sink: Sink) -> None:
-    """Loads an export and says what of it could not be read."""
+    """Loads an export and says what of it could not be read; `source`, the file that leads, is damaged by its own."""
     if not any(tables.columns(table) for table in tables.tables()):
         why = "; ".join(sorted(tables.lost.values()))[:300] or "no table of Nsight Systems"
         raise ArtifactError(f"{source.name}: cannot be read ({why}); expected tables of Nsight Systems")
@@ -199,9 +213,20 @@ def load_columnar(tables: ParquetTables | ArrowTables, source: Source, sink: Sin
     if "StringIds" not in tables.tables():
         sink.warn("no-strings", "there is no table StringIds beside it", "names of calls, kernels and ranges")
     for table, why in sorted(tables.lost.items())[:50]:
-        sink.warn("damaged-table", f"{table}: {why[:300]}", f"what {table} records from the damaged place on")
-    if tables.lost:
+        where = "" if tables.is_of(table, source) else "another file of this export, "
+        sink.warn("damaged-table", f"{where}{table}: {why[:300]}", f"what {table} records from the damaged place on")
+    if any(tables.is_of(table, source) for table in tables.lost):
         sink.damaged("partial")
+
+
+def check_member(tables: ParquetTables | ArrowTables, sink: Sink) -> None:
+    """Reads a file of an export that another one loads, so that its damage is told of itself too."""
+    for table in tables.tables():
+        for _ in tables.batches(table, tables.columns(table)):
+            pass
+    for table, why in sorted(tables.lost.items())[:50]:
+        sink.warn("damaged-table", f"{table}: {why[:300]}", f"what {table} records from the damaged place on")
+        sink.damaged("partial" if tables.columns(table) else "failed")
 
 
 def locate_row(tables: ParquetTables | ArrowTables, row: int) -> Place | None:

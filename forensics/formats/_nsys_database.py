@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from forensics.errors import ArtifactError
+from forensics.formats._nsys_tables import BadValues
 
 BLOCK_ROWS = 200_000
 _FIRST_ROWS = 1_000  # of the first block: many callers want no more
@@ -55,6 +56,7 @@ class Database:
     missing_bytes: int = 0  # that the header counts and the file lacks
     ends_at: int = 0  # bytes of the file as it lies there
     is_wal: bool = False
+    bad: BadValues = field(default_factory=BadValues)
     _columns: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _steps: int = 0
 
@@ -118,7 +120,7 @@ class Database:
     def read(self, table: str, columns: Sequence[str], texts: Sequence[str] = ()) -> Iterator[pa.Table]:
         """Blocks of rows with the columns asked for that the table has, `rowid` first; integers, and texts as said.
 
-        The next block is read while the caller works on this one. A value of the wrong type is NULL.
+        The next block is read while the caller works on this one. A value of the wrong type is NULL, and counted.
         """
         if table not in self._columns:
             return
@@ -205,10 +207,12 @@ class Database:
         except (sqlite3.Error, MemoryError) as error:
             self.lost.append(Lost(table, block.after, block.end + 1, str(error)))
             rows = []
-        values = {
-            name: pa.array([_text(row[n]) if name in texts else _integer(row[n]) for row in rows], kind)
-            for n, (name, kind) in enumerate(_schema(columns, texts).items())
-        }
+        values = {}
+        for n, (name, kind) in enumerate(_schema(columns, texts).items()):
+            column = [_text(row[n]) if name in texts else _integer(row[n]) for row in rows]
+            n_bad = column.count(None) - sum(row[n] is None for row in rows)
+            self.bad.add(table, name, block.after, n_bad)
+            values[name] = pa.array(column, kind)
         return pa.table(values)
 
 
@@ -287,7 +291,7 @@ def _quoted(name: str) -> str:
 
 def _integer(value: Any) -> int | None:
     if isinstance(value, float):
-        value = int(value) if abs(value) < 2**62 else None
+        value = int(value) if abs(value) < 2**62 and value.is_integer() else None
     return value if isinstance(value, int) else None
 
 

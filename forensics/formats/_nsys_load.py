@@ -26,7 +26,7 @@ from forensics.formats._nsys_tables import (
     Tables,
 )  # fmt: skip
 
-VERSION = 1  # of the rows: part of every format that loads through this module
+VERSION = 2  # of the rows: part of every format that loads through this module
 PROVIDES = ("slice", "slice.device", "slice.return_code", "memory_event.driver", "sample", "fact")
 
 
@@ -143,7 +143,7 @@ def load_tables(tables: Tables, sink: Sink, *, whole: bool, lost: Callable[[], b
     n_metrics = emit_metrics(report)
     is_lossy = emit_facts(report)
     sink.clock("epoch" if report.is_epoch else "relative")
-    whole = whole and not lost() and not is_lossy
+    whole = not tables.bad.tell(sink) and whole and not lost() and not is_lossy
     for capability, spans in (
         ("slice", export.host),
         ("slice.device", export.device),

@@ -7,19 +7,46 @@ a version: a column that an export lacks is NULL; what a number stands for is re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
 
+from forensics.artifact import Sink
+
 ROW_BITS = 40
 RUNTIME, KERNEL, NVTX, OSRT = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS", "OSRT_API"
 MEMORY_USAGE, GPU_METRICS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "GPU_METRICS"
 
 
+@dataclass
+class BadValues:
+    """Counts values that are not what their column holds; a block that is read again counts once."""
+
+    _by_block: dict[tuple[str, str, int], int] = field(default_factory=dict)
+
+    def add(self, table: str, column: str, block: int, n: int) -> None:
+        if n:
+            self._by_block[table, column, block] = n
+
+    def tell(self, sink: Sink) -> bool:
+        """Warns of them; whether there are any."""
+        found: Counter[str] = Counter()
+        for (table, column, _), n in self._by_block.items():
+            found[f"{table}.{column}"] += n
+        if found:
+            listed = ", ".join(f"{name} ({n})" for name, n in sorted(found.items())[:20])
+            sink.warn("bad-values", f"values of the wrong kind: {listed}", "these values, and what refers to them")
+            sink.damaged("partial")
+        return bool(found)
+
+
 class Tables(Protocol):
     """Reads the tables of one export."""
+
+    bad: BadValues
 
     def tables(self) -> list[str]:
         """Names of the tables that are there."""

@@ -302,7 +302,21 @@ def _refuse(walker: Walker) -> None:
     known = pickletools.code2op.get(chr(code))  # type: ignore[attr-defined]
     if known is None:
         raise ArtifactError(f"byte {code:#04x} where an opcode was expected")
-    raise Untrusted(f"opcode {known.name}, which reading must never execute; expected plain data")
+    raise Untrusted(
+        f"refused: untrusted opcode {known.name}{_asked_for(walker, known.name)}; expected data that imports and calls"
+        " nothing"
+    )
+
+
+def _asked_for(walker: Walker, opcode: str) -> str:
+    """What a refused opcode would import, where it says so."""
+    names: list[Any] = []
+    if opcode in ("GLOBAL", "INST"):
+        names = [part.decode("utf-8", "replace") for part in walker.data[walker.at :][:200].split(b"\n")[:2]]
+    elif opcode == "STACK_GLOBAL":
+        names = walker.stack[-2:]
+    said = ".".join(name for name in names if type(name) is str)[:100]
+    return f" ({said})" if said.isprintable() and said else ""
 
 
 def _memoize(walker: Walker) -> None:

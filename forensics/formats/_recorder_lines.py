@@ -8,7 +8,8 @@ from typing import Any
 
 from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
-from forensics.formats._lenient_json import JsonError, as_float, as_int, parse_json
+from forensics.formats._bad_fields import BadFields
+from forensics.formats._lenient_json import JsonError, as_float, parse_json
 from forensics.formats._text_lines import BadLines, decode_text, numbered_lines
 from forensics.redact import masked_value
 
@@ -53,19 +54,19 @@ def check_version(source: Source, header: dict[str, Any], expected: str) -> None
         )
 
 
-def describe_process(sink: Sink, header: dict[str, Any], *, facts: bool = False) -> None:
+def describe_process(sink: Sink, header: dict[str, Any], bad: BadFields, *, facts: bool = False) -> None:
     """Tells whose file it is; with `facts`, the header's other keys too."""
-    rank = as_int(header.get("rank"), 0, _INT32_MAX)
-    host = header.get("host")
+    rank = bad.whole(header, "rank", 0, _INT32_MAX)
+    host = bad.text(header, "host")
     sink.proc(
         0,
         rank=rank,
         rank_origin="none" if rank is None else "content",
-        local_rank=as_int(header.get("local_rank"), 0, _INT32_MAX),
-        world_size=as_int(header.get("world_size"), 1, _INT32_MAX),
-        host=host[:_MAX_TEXT] if isinstance(host, str) and host else None,
-        pid=as_int(header.get("pid"), 0),
-        attempt=as_int(header.get("attempt"), 0, _INT32_MAX),
+        local_rank=bad.whole(header, "local_rank", 0, _INT32_MAX),
+        world_size=bad.whole(header, "world_size", 1, _INT32_MAX),
+        host=host[:_MAX_TEXT] if host else None,
+        pid=bad.whole(header, "pid"),
+        attempt=bad.whole(header, "attempt", 0, _INT32_MAX),
     )
     if not facts:
         return

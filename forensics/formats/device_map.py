@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
+from forensics.formats._bad_fields import BadFields
 from forensics.formats._lenient_json import JsonError, as_int, parse_json
 from forensics.formats._recorder_lines import check_version, describe_process, sure_of_format
 from forensics.formats._text_lines import clean_text, read_text
 
-VERSION = 1
+VERSION = 2
 TITLE = "Placement of a model's tensors (forensics.device_map)"
 PROVIDES = ("tensor", "fact")
 
@@ -42,14 +43,17 @@ def load(source: Source, sink: Sink) -> None:
     if not isinstance(found, dict) or not isinstance(entries, list):
         raise ArtifactError(f"{source.name}: no list `tensors` in at most {_MAX_BYTES} bytes", byte=0)
     check_version(source, found, FORMAT)
-    describe_process(sink, found)
+    odd = BadFields()
+    describe_process(sink, found, odd)
     kept = [entry for entry in entries[:_MAX_ENTRIES] if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
     if len(kept) < len(entries):
         sink.warn("bad-entries", f"{len(entries) - len(kept)} entries have no name, or are too many", "where these lie")
         sink.damaged("partial")
     if kept:
-        sink.emit("tensor", pa.Table.from_pylist([_row(*pair) for pair in enumerate(kept)], schema=_SCHEMA))
-        sink.cover("tensor", complete=len(kept) == len(entries), n_read=len(entries), n_kept=len(kept))
+        rows = [_row(*pair, odd) for pair in enumerate(kept)]
+        sink.emit("tensor", pa.Table.from_pylist(rows, schema=_SCHEMA))
+        complete = not odd.tell(sink) and len(kept) == len(entries)
+        sink.cover("tensor", complete=complete, n_read=len(entries), n_kept=len(kept))
     for entry in kept:
         declared, device = entry.get("declared"), entry.get("device")
         if declared is not None and not _same_device(str(declared), str(device)):
@@ -74,17 +78,19 @@ _SCHEMA = pa.schema(
 )
 
 
-def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
+def _row(number: int, entry: dict[str, Any], odd: BadFields) -> dict[str, Any]:
     shape = entry.get("shape")
     sizes = shape if isinstance(shape, list) and all(as_int(size, 0) is not None for size in shape[:64]) else None
+    if sizes is None:
+        odd.count("shape", shape)
     return {
         "row": number,
         "role": "placement",
         "name": clean_text(entry["name"])[:1000],
-        "dtype": clean_text(str(entry.get("dtype") or ""))[:40] or None,
+        "dtype": clean_text(odd.text(entry, "dtype") or "")[:40] or None,
         "shape": orjson.dumps(sizes[:64]).decode() if sizes is not None else None,
-        "device": _device_index(str(entry.get("device") or "")),
-        "addr": as_int(entry.get("addr"), 0, 2**64 - 1),
+        "device": _device_index(odd.text(entry, "device") or ""),
+        "addr": odd.whole(entry, "addr", 0, 2**64 - 1),
     }
 
 

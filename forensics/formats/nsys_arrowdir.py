@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from forensics.artifact import Head, Place, Sink, Source
 from forensics.formats import _nsys_load
-from forensics.formats._nsys_columnar import ArrowTables, leads, load_columnar, locate_row, parts_of, table_of
+from forensics.formats._nsys_columnar import (
+    ArrowTables,
+    check_member,
+    leads,
+    load_columnar,
+    locate_row,
+    parts_of,
+    table_of,
+)
 
 VERSION = _nsys_load.VERSION
 TITLE = "Nsight Systems export (Arrow, one file or a folder)"
@@ -39,6 +47,8 @@ def companions(head: Head, names: Sequence[str]) -> Sequence[str]:
 def load(source: Source, sink: Sink) -> None:
     if not source.companions or leads(source.own_name, list(source.companions), _SUFFIX):
         load_columnar(_tables(source), source, sink)
+    else:
+        check_member(ArrowTables([source]), sink)
 
 
 def locate(source: Source, row: int, near: tuple[int, int] | None) -> Place | None:

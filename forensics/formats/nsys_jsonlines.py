@@ -7,6 +7,7 @@ relative. NVTX, system calls and diagnostics were seen in real exports; CUDA eve
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ from forensics.artifact import Head, Place, Sink, Source
 from forensics.errors import ArtifactError
 from forensics.formats import _nsys_load
 from forensics.formats._nsys_load import load_tables
-from forensics.formats._nsys_tables import KERNEL, NVTX, OSRT, RUNTIME, place_of_row
+from forensics.formats._nsys_tables import KERNEL, NVTX, OSRT, RUNTIME, BadValues, place_of_row
 
 VERSION = _nsys_load.VERSION
 TITLE = "Nsight Systems export (JSON lines)"
@@ -69,8 +70,10 @@ class JsonTables:
 
     texts: list[str] = field(default_factory=list)
     n_bad: int = 0
+    bad: BadValues = field(default_factory=BadValues)
     first_bad: int | None = None
     lines: dict[str, list[int]] = field(default_factory=dict)  # table → line of each row
+    _n_bad: Counter[tuple[str, str]] = field(default_factory=Counter)
     _blocks: dict[str, list[pa.Table]] = field(default_factory=dict)
     _waiting: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
@@ -119,6 +122,9 @@ class JsonTables:
         row: dict[str, Any] = {name: _integer(values.get(name)) for name in _INTEGERS[table]}
         for name in _WITH_TEXT.get(table, ()):
             row[name] = values[name] if isinstance(values.get(name), str) else None
+        for name, value in row.items():
+            if value is None and values.get(name) is not None:
+                self._n_bad[table, name] += 1
         waiting.append(row)
         self.lines.setdefault(table, []).append(line)
         if len(waiting) >= _BLOCK_ROWS:
@@ -131,6 +137,8 @@ class JsonTables:
         self._blocks.setdefault(table, []).append(packed)
 
     def finish(self) -> None:
+        for (table, column), n in self._n_bad.items():
+            self.bad.add(table, column, 0, n)
         for table in list(self._waiting):
             self._pack(table)
         ids = pa.array(range(len(self.texts)), pa.int64())

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from forensics.artifact import Head, Place, Sink, Source
 from forensics.formats import _nsys_load
-from forensics.formats._nsys_columnar import ParquetTables, leads, load_columnar, locate_row, parts_of, table_of
+from forensics.formats._nsys_columnar import (
+    ParquetTables,
+    check_member,
+    leads,
+    load_columnar,
+    locate_row,
+    parts_of,
+    table_of,
+)
 
 VERSION = _nsys_load.VERSION
 TITLE = "Nsight Systems export (folder of Parquet files)"
@@ -28,6 +36,8 @@ def companions(head: Head, names: Sequence[str]) -> Sequence[str]:
 def load(source: Source, sink: Sink) -> None:
     if leads(source.own_name, list(source.companions), _SUFFIX):
         load_columnar(_tables(source), source, sink)
+    else:
+        check_member(ParquetTables({table_of(source.own_name, _SUFFIX) or "": source}), sink)
 
 
 def locate(source: Source, row: int, near: tuple[int, int] | None) -> Place | None:

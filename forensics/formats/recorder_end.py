@@ -14,19 +14,21 @@ import pyarrow as pa
 
 from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
+from forensics.formats._bad_fields import BadFields
 from forensics.formats._callstack import emit_failure
-from forensics.formats._lenient_json import JsonError, as_int, parse_json
+from forensics.formats._lenient_json import JsonError, parse_json
 from forensics.formats._log_catalogue import catalogue_edition
 from forensics.formats._recorder_lines import check_version, describe_process, sure_of_format
 from forensics.formats._text_lines import clean_text, read_text
 
-VERSION = 1
+VERSION = 2
 TITLE = "End of a recorded process (forensics.end)"
 PROVIDES = ("log_event",)
 edition = catalogue_edition
 
 FORMAT = "forensics.end/1"
 _MAX_BYTES = 4 << 20
+_WAYS = ("completed", "exception", "signal", "exit")
 
 
 def recognise(head: Head) -> int:
@@ -42,17 +44,22 @@ def load(source: Source, sink: Sink) -> None:
     if not isinstance(end, dict):
         raise ArtifactError(f"{source.name}: no JSON object of at most {_MAX_BYTES} bytes", byte=0)
     check_version(source, end, FORMAT)
-    describe_process(sink, end)
-    at = as_int(end.get("ts_ns"), 0)
-    how, code, signal = end.get("how"), as_int(end.get("code"), -255, 255), as_int(end.get("signal"), 1, 64)
+    bad = BadFields()
+    describe_process(sink, end, bad)
+    at = bad.whole(end, "ts_ns")
+    code, signal = bad.whole(end, "code", -255, 255), bad.whole(end, "signal", 1, 64)
+    how = bad.text(end, "how")
+    if how not in _WAYS:
+        bad.count("how", how)
     sink.proc(0, end_ns=at, exit_code=code, signal=signal)
     if at is not None:
         sink.clock("epoch")
     if how == "exception":
+        name, message = bad.text(end, "exception") or "an exception of no name", bad.text(end, "message") or ""
         emit_failure(
             sink,
-            f"{end.get('exception')}: {clean_text(str(end.get('message') or ''))}",
-            clean_text(str(end.get("traceback") or "")),
+            f"{clean_text(name)}: {clean_text(message)}",
+            clean_text(bad.text(end, "traceback") or ""),
             fallback=("recorder-end", "exception.unknown"),
             source="python",
             ts_ns=at,
@@ -60,21 +67,23 @@ def load(source: Source, sink: Sink) -> None:
             byte=0,
             fields={},
         )
-    else:
-        sink.emit("log_event", pa.Table.from_pylist([_row(end, str(how), at)]))
-    sink.cover("log_event", n_read=1, n_kept=1, from_ns=at, to_ns=at)
+    elif how in _WAYS:
+        sink.emit("log_event", pa.Table.from_pylist([_row(end, how, at, bad)]))
+    is_odd = bad.tell(sink)
+    if how in _WAYS:
+        sink.cover("log_event", complete=not is_odd, n_read=1, n_kept=1, from_ns=at, to_ns=at)
 
 
-def _row(end: dict[str, Any], how: str, at: int | None) -> dict[str, Any]:
+def _row(end: dict[str, Any], how: str, at: int | None, bad: BadFields) -> dict[str, Any]:
     cls, said = {
         "completed": ("outcome.completed", f"the recorded block ended normally after step {end.get('step')}"),
-        "signal": ("process.signal", f"received {end.get('name')}"),
+        "signal": ("process.signal", f"received {bad.text(end, 'name')}"),
     }.get(how, ("process.exit", f"the interpreter ended with code {end.get('code')}"))
     kept = {key: value for key, value in end.items() if key in {"signal", "name", "code", "step"} and value is not None}
     return {
         "row": 0,
         "ts_ns": at,
-        "step": as_int(end.get("step"), 0),
+        "step": bad.whole(end, "step"),
         "line": 1,
         "source": "recorder",
         "level": "info" if how == "completed" else "warning",

@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 
 from forensics.artifact import Head, Sink, Source
-from forensics.formats._lenient_json import as_int
+from forensics.formats._bad_fields import BadFields
 from forensics.formats._metric_rows import MetricRows
 from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
 from forensics.formats._text_lines import BadLines, clean_text
@@ -43,6 +43,8 @@ _KINDS = {
     "optimizer_began": ("ckpt.state", "evidence", "info"),
 }
 
+_TEXTS, _NUMBERS = {"what", "recorded", "why", "where"}, {"seconds", "first_step", "max_steps"}
+
 
 def recognise(head: Head) -> int:
     return sure_of_format(head, "forensics.events")
@@ -53,22 +55,31 @@ def load(source: Source, sink: Sink) -> None:
     lines = json_objects(source, bad)
     _, header = next(lines, (0, {}))
     check_version(source, header, FORMAT)
-    describe_process(sink, header)
-    metrics = MetricRows(sink)
+    odd = BadFields()
+    describe_process(sink, header, odd)
+    metrics = MetricRows(sink, odd)
     rows: list[dict[str, Any]] = []
     n_read = 0
     for number, line in lines:
         n_read += 1
+        odd.line = number
         kind = line.get("event")
         if kind == "log" and isinstance(line.get("logs"), dict):
-            metrics.add({**line["logs"], "step": line.get("global_step"), "ts_ns": line.get("ts_ns")}, number)
+            at = {"step": odd.whole(line, "global_step"), "ts_ns": odd.whole(line, "ts_ns")}
+            metrics.add({**line["logs"], **at}, number)
+        elif kind == "log":
+            odd.count("logs", line.get("logs", "none"))
         elif kind == "recorder_fault":
             what = f"{line.get('where')}: {line.get('what')}"
             sink.warn("recorder-fault", what, "what this recorder should have recorded", line=number)
-        elif isinstance(kind, str) and kind in _KINDS and len(rows) < _MAX_EVENTS:
-            rows.append(_row(line, kind, number, len(rows)))
+        elif not isinstance(kind, str) or kind not in _KINDS:
+            odd.count("event", kind if kind is not None else "none")
+        elif len(rows) < _MAX_EVENTS:
+            rows.append(_row(line, kind, number, len(rows), odd))
+        else:
+            odd.count("event (too many)", kind)
     bad.close()
-    complete = bad.count == 0 and source.damage is None
+    complete = not odd.tell(sink) and bad.count == 0 and source.damage is None
     metrics.finish(n_read, complete=complete)
     times = [row["ts_ns"] for row in rows if row["ts_ns"] is not None]
     if rows:
@@ -79,14 +90,18 @@ def load(source: Source, sink: Sink) -> None:
         sink.clock("epoch")
 
 
-def _row(line: dict[str, Any], kind: str, number: int, ordinal: int) -> dict[str, Any]:
+def _row(line: dict[str, Any], kind: str, number: int, ordinal: int, odd: BadFields) -> dict[str, Any]:
     cls, role, level = _KINDS[kind]
     facts = {key: value for key, value in line.items() if key not in {"ts_ns", "step", "event"}}
+    for key in _TEXTS & facts.keys():
+        odd.text(facts, key)
+    for key in _NUMBERS & facts.keys():
+        odd.number(facts, key)
     said = ", ".join(f"{key} {value}" for key, value in facts.items())
     return {
         "row": ordinal,
-        "ts_ns": as_int(line.get("ts_ns"), 0),
-        "step": as_int(line.get("step"), 0),
+        "ts_ns": odd.whole(line, "ts_ns"),
+        "step": odd.whole(line, "step"),
         "line": number,
         "source": "recorder",
         "level": level,

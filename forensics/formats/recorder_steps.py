@@ -12,11 +12,12 @@ could not be written.
 from __future__ import annotations
 
 from forensics.artifact import Head, Sink, Source
+from forensics.formats._bad_fields import BadFields
 from forensics.formats._metric_rows import MetricRows
 from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
 from forensics.formats._text_lines import BadLines
 
-VERSION = 1
+VERSION = 2
 TITLE = "Steps of a run (forensics.steps)"
 PROVIDES = ("sample",)
 
@@ -33,17 +34,22 @@ def load(source: Source, sink: Sink) -> None:
     lines = json_objects(source, bad)
     _, header = next(lines, (0, {}))
     check_version(source, header, FORMAT)
-    describe_process(sink, header, facts=True)
-    rows = MetricRows(sink)
+    odd = BadFields()
+    describe_process(sink, header, odd, facts=True)
+    rows = MetricRows(sink, odd)
     n_read = n_lost = 0
     for number, line in lines:
         n_read += 1
         if "recorder" in line:
             n_lost += line["n"] if isinstance(line.get("n"), int) else 1
             continue
-        rows.add(dict(list(line.items())[:_MAX_KEYS]), number)
+        odd.line = number
+        given = dict(list(line.items())[:_MAX_KEYS])
+        at = {"step": odd.whole(given, "step"), "time": odd.number(given, "time")}
+        rows.add({**given, **{key: value for key, value in at.items() if key in given}}, number)
     bad.close()
+    is_odd = odd.tell(sink)
     if n_lost:
         sink.warn("recorder-lost-lines", f"{n_lost} lines could not be written by the recorder", "what these steps did")
         sink.damaged("partial")
-    rows.finish(n_read, complete=bad.count == 0 and not n_lost and source.damage is None)
+    rows.finish(n_read, complete=not is_odd and bad.count == 0 and not n_lost and source.damage is None)

@@ -42,12 +42,12 @@ import orjson
 import pyarrow as pa
 
 from forensics.artifact import Frame, Head, Sink, Source, Stacks
-from forensics.formats._lenient_json import as_float, as_int
-from forensics.formats._quantities import parse_number
+from forensics.formats._bad_fields import BadFields
+from forensics.formats._lenient_json import as_int
 from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
 from forensics.formats._text_lines import BadLines
 
-VERSION = 5
+VERSION = 6
 TITLE = "Statistics of tensors (forensics.tensor_stats)"
 PROVIDES = ("tensor", "node", "fact")
 
@@ -56,6 +56,7 @@ _NODE_PHASES = {"forward": "forward", "backward": "backward", "gradient": "backw
 _ROLES = {"input", "output", "gradient", "captured-gradient", "parameter", "buffer", "attribute", "bucket"}
 _BATCH_ROWS = 32_768
 _MAX_TEXT = 1000
+_MAX_FRAMES = 500
 _INT32_MAX = 2**31 - 1
 
 _EVENT = {"row": pa.int64(), "step": pa.int64(), "ts_ns": pa.int64(), "node_id": pa.int64()}
@@ -79,23 +80,27 @@ def recognise(head: Head) -> int:
 
 def load(source: Source, sink: Sink) -> None:
     bad = BadLines(sink, "bad-json", "the tensors of that line")
-    rows = _Rows(sink)
+    odd = BadFields()
+    rows = _Rows(sink, odd)
     lines = json_objects(source, bad)
     _number, header = next(lines, (0, {}))
     check_version(source, header, FORMAT)
-    describe_process(sink, header, facts=True)
+    describe_process(sink, header, odd, facts=True)
     for number, line in lines:
+        odd.line = number
         if not rows.add(line, number):
             bad.add(number, "neither step nor role of a tensor; expected both")
     bad.close()
-    rows.finish(n_bad=bad.count, complete=bad.count == 0 and source.damage is None)
+    is_odd = odd.tell(sink)
+    rows.finish(n_bad=bad.count, complete=not is_odd and bad.count == 0 and source.damage is None)
 
 
 class _Rows:
     """Tensors and, once per step and order, the node that has them."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, odd: BadFields) -> None:
         self._sink = sink
+        self._odd = odd
         self._stacks = Stacks()
         self._tensors: list[dict[str, Any]] = []
         self._places: list[dict[str, Any]] = []
@@ -110,8 +115,9 @@ class _Rows:
         step, role = as_int(line.get("step"), 0), line.get("role")
         if step is None or not isinstance(role, str) or role not in _ROLES:
             return False
-        order, op, phase = as_int(line.get("order"), 0), line.get("op"), _NODE_PHASES.get(str(line.get("phase")))
-        ts_ns = as_int(line.get("ts_ns"), 0)
+        whole, text = self._odd.whole, self._text
+        order, op, phase = whole(line, "order"), line.get("op"), _NODE_PHASES.get(str(line.get("phase")))
+        ts_ns = whole(line, "ts_ns")
         if ts_ns is not None:
             low, high = self._span or (ts_ns, ts_ns)
             self._span = (min(low, ts_ns), max(high, ts_ns))
@@ -119,21 +125,21 @@ class _Rows:
         if is_node:
             self._add_node(line, step, order or 0, str(phase), ts_ns)
             self._add_edge(line, step, order or 0)
-        row: dict[str, Any] = {key: as_float(_number(line.get(key))) for key in ("absmax", "norm", "std", "zero_ratio")}
-        row |= {key: as_int(line.get(key), 0) for key in ("n_nan", "n_inf")}
+        row: dict[str, Any] = {key: self._odd.number(line, key) for key in ("absmax", "norm", "std", "zero_ratio")}
+        row |= {key: whole(line, key) for key in ("n_nan", "n_inf")}
         row |= {
             "step": step,
             "ts_ns": ts_ns,
             "role": "missing-gradient" if line.get("missing") is True else role,
-            "name": _text(line.get("name")) or _text(line.get("module")),
+            "name": text(line, "name") or text(line, "module"),
         }
         row |= {
             "node_id": order if is_node else None,
-            "dtype": _text(line.get("dtype")),
-            "shape": _shape(line.get("shape")),
+            "dtype": text(line, "dtype"),
+            "shape": self._shape(line.get("shape")),
         }
-        row |= {"device": as_int(line.get("device"), -1, 1023), "version": as_int(line.get("version"), 0)}
-        row |= {key: as_int(line.get(key), 0, 2**64 - 1) for key in ("checksum", "addr")}
+        row |= {"device": whole(line, "device", -1, 1023), "version": whole(line, "version")}
+        row |= {key: whole(line, key, 0, 2**64 - 1) for key in ("checksum", "addr")}
         self._tensors.append({"row": self._n_tensors, **row})
         self._places.append({"table": "tensor", "row": self._n_tensors, "line": number})
         self._n_tensors += 1
@@ -148,16 +154,29 @@ class _Rows:
             return
         self._seen.add(order)
         node = {"row": self._n_nodes, "step": step, "ts_ns": ts_ns, "graph_id": step, "node_id": order, "phase": phase}
-        node |= {key: _text(line.get(key)) for key in ("op", "module", "autograd")}
-        node |= {"sequence": as_int(line.get("sequence")), "stack_id": self._stacks.add(_frames(line.get("stack")))}
+        node |= {key: self._text(line, key) for key in ("op", "module", "autograd")}
+        frames, given = _frames(line.get("stack")), line.get("stack")
+        if len(frames) != (min(len(given), _MAX_FRAMES) if isinstance(given, list) else 0):
+            self._odd.count("stack", given)
+        node |= {"sequence": self._odd.whole(line, "sequence", -(2**63)), "stack_id": self._stacks.add(frames)}
         self._nodes.append(node)
         self._n_nodes += 1
 
     def _add_edge(self, line: dict[str, Any], step: int, order: int) -> None:
-        writer = as_int(line.get("from"), 0)
+        writer = self._odd.whole(line, "from")
         if writer is not None and writer < order:
             ends = {"graph_id": step, "from_node": writer, "to_node": order}
             self._edges.append(ends | {"tensor_row": self._n_tensors, "kind": "data"})
+
+    def _text(self, line: dict[str, Any], key: str) -> str | None:
+        value = self._odd.text(line, key)
+        return value[:_MAX_TEXT] if value else None
+
+    def _shape(self, value: object) -> str | None:
+        shape = _shape(value)
+        if shape is None:
+            self._odd.count("shape", value)
+        return shape
 
     def _flush(self) -> None:
         waiting = (("node", _NODE, self._nodes), ("tensor", _TENSOR, self._tensors), ("position", _PLACE, self._places))
@@ -180,14 +199,6 @@ class _Rows:
                 self._sink.cover(capability, complete=complete, n_read=read, n_kept=kept, from_ns=low, to_ns=high)
 
 
-def _text(value: object) -> str | None:
-    return value[:_MAX_TEXT] if isinstance(value, str) and value else None
-
-
-def _number(value: object) -> object:
-    return parse_number(value) if isinstance(value, str) else value
-
-
 def _shape(value: object) -> str | None:
     if not isinstance(value, list) or len(value) > 64 or any(as_int(size, 0) is None for size in value):
         return None
@@ -196,7 +207,8 @@ def _shape(value: object) -> str | None:
 
 def _frames(value: object) -> list[Frame]:
     frames = []
-    for frame in value[:500] if isinstance(value, list) else []:
+    for frame in value[:_MAX_FRAMES] if isinstance(value, list) else []:
         if isinstance(frame, list) and len(frame) == 3 and isinstance(frame[0], str):
-            frames.append(Frame(frame[0][:_MAX_TEXT], _text(frame[1]), as_int(frame[2], 0, _INT32_MAX)))
+            file = frame[1][:_MAX_TEXT] if isinstance(frame[1], str) and frame[1] else None
+            frames.append(Frame(frame[0][:_MAX_TEXT], file, as_int(frame[2], 0, _INT32_MAX)))
     return frames
