@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 from memory_snapshots import (
     BASE,
+    MIB,
+    block,
     codes,
     covered,
     event,
     loaded,
     recognised,
+    segment,
     snapshot,
 )
 from support import MemorySink
@@ -169,3 +172,53 @@ def test_content_that_denotes_more_than_fits_takes_no_time(tmp_path: Path) -> No
     for protocol in (0, 2, 4):
         loaded(tmp_path, content, protocol)
     assert time.process_time() - start < 3
+
+
+def listed_twice(content: dict[str, Any]) -> None:
+    content["segments"].append(copy.deepcopy(content["segments"][0]))
+
+
+def overlapping(content: dict[str, Any]) -> None:
+    content["segments"].append(segment(BASE + 15 * MIB, 20 * MIB, [block(BASE + 15 * MIB, 20 * MIB, "inactive")]))
+
+
+def overfull(content: dict[str, Any]) -> None:
+    content["segments"][0]["allocated_size"] = 21 * MIB
+
+
+def blocks_inside_others(content: dict[str, Any]) -> None:
+    content["segments"][0]["blocks"][1]["address"] -= MIB
+
+
+def smaller_than_asked(content: dict[str, Any]) -> None:
+    content["segments"][0]["blocks"][0]["requested_size"] = 5 * MIB
+
+
+def freer_than_a_device(content: dict[str, Any]) -> None:
+    content["device_traces"][0][-1]["device_free"] = 1 << 50
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (listed_twice, "1 segments are listed again, and were left out"),
+        (overlapping, "1 segments begin inside another one"),
+        (overfull, "1 segments have more allocated than they reserve"),
+        (blocks_inside_others, "1 blocks begin inside another one"),
+        (smaller_than_asked, "1 allocated blocks are smaller than what was requested"),
+        (freer_than_a_device, "more free memory than any device has is recorded beside 1 failed allocations"),
+    ],
+)
+def test_what_cannot_be_is_said_and_nothing_counts_as_complete(tmp_path: Path, spoil: Any, said: str) -> None:
+    content = snapshot()
+    content["device_traces"][0][-1]["device_free"] = 5 * MIB
+    assert loaded(tmp_path, content).quality == "complete"
+    spoil(content)
+    sink = loaded(tmp_path, content)
+    (warning,) = (w for w in sink.warnings if w["code"] == "impossible-state")
+    assert said in warning["message"] and warning["hides"]
+    assert sink.quality == "partial"
+    assert not [
+        c for c in sink.coverage if c["capability"] in ("memory_segment", "memory_event.complete") and c["complete"]
+    ]
+    assert sum(row["total_bytes"] for row in sink.rows("memory_segment")) == (40 if spoil is overlapping else 20) * MIB

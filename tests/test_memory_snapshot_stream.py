@@ -57,7 +57,7 @@ def era(name: str, n_events: int = 3000, seed: int = 1) -> dict[str, Any]:
             add("free_requested", addr, alive[addr])
             add("free_completed", addr, alive.pop(addr))
         elif (addr := BASE + (dice.randrange(4000) << 20)) not in alive:
-            alive[addr] = dice.choice((512, 70_000, 3 << 20))
+            alive[addr] = dice.choice((512, 70_000, 1 << 20))
             add("alloc", addr, alive[addr])
         if dice.random() < 0.002:
             trace.append({"action": "oom", "size": 1 << 33, "stream": 0, "device_free": 5 << 20, "time_us": at_us})

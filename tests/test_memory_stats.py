@@ -70,6 +70,19 @@ def head(text: str) -> Head:
     return Head("x", text.encode(), True)
 
 
+def test_counters_that_cannot_be_together_are_said(tmp_path: Path) -> None:
+    stats = {"0": STATS, "1": {**STATS, "allocated_bytes.all.current": 24 * GIB, "allocated_bytes.all.peak": 24 * GIB}}
+    table = SUMMARY.replace("|  20480 MiB |  22528 MiB |", "|  23480 MiB |  22528 MiB |")
+    for module, name, text in (
+        (memory_stats, "stats.json", json.dumps(stats)),
+        (memory_summary, "summary.txt", table),
+    ):
+        sink = load(module, written(tmp_path, name, text))
+        (warning,) = (w for w in sink.warnings if w["code"] == "impossible-state")
+        assert "allocated_bytes.all.current" in warning["message"]
+        assert sink.quality == "partial" and not any(c["complete"] for c in sink.coverage)
+
+
 def test_rows_of_a_summary_are_bytes_and_counts_under_the_names_of_memory_stats(tmp_path: Path) -> None:
     sink = load(memory_summary, written(tmp_path, "s.txt", SUMMARY))
     found = values(sink)

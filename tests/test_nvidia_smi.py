@@ -7,7 +7,7 @@ from support import ARTIFACTS, SHARED, MemorySink, load, needs_artifacts
 
 from forensics.artifact import Source
 from forensics.errors import ArtifactError
-from forensics.formats import nvidia_smi
+from forensics.formats import metrics_csv, nvidia_smi
 
 # 410 to 525: narrow cells, one process column set; 550: wide cells, MIG line.
 NARROW = """Fri Mar 22 11:04:09 2019
@@ -318,3 +318,13 @@ def test_a_real_query_has_all_eight_devices_and_their_processes() -> None:
     processes = [row for row in sink.rows("sample") if row["name"] == "process.memory.used"]
     assert len(processes) == sum("Used GPU Memory" in line for line in lines)
     assert all("Used GPU Memory" in lines[row["line"] - 1] for row in processes)
+
+
+def test_more_used_or_free_than_the_device_has_is_said(tmp_path: Path) -> None:
+    text = (
+        "index, memory.total [MiB], memory.used [MiB], memory.free [MiB]\n0, 80000, 100, 79900\n0, 80000, 100, 81900\n"
+    )
+    sink = load(metrics_csv, write(tmp_path, text))
+    ((code, message),) = ((w["code"], w["message"]) for w in sink.warnings)
+    assert code == "impossible-state" and "1 figures" in message and "line 3: memory.free" in message
+    assert sink.quality == "partial"

@@ -7,6 +7,7 @@ Names are those of `--query-gpu`, with two exceptions: error counters are
 
 from __future__ import annotations
 
+import math
 import re
 
 from forensics.artifact import Sink
@@ -22,6 +23,7 @@ _SWITCHES = {"active": 1.0, "not active": 0.0, "yes": 1.0, "no": 0.0, "enabled":
 # A device that no longer answers says so in place of a value.
 _LOST = ("gpu is lost", "requires reset", "unknown error", "err!")
 _MAX_FACTS = 500
+_MAX_TOTALS = 4096
 
 
 def canonical_field(name: str) -> str:
@@ -68,6 +70,9 @@ class DeviceSamples:
         self._rows = SampleRows(sink, "nvidia-smi")
         self._told: dict[tuple[str, str], str] = {}
         self._n_facts = 0
+        self._totals: dict[tuple[int | None, str | None, str], float] = {}
+        self._n_beyond = 0
+        self._first_beyond = ""
         self._first_ns: int | None = None
         self._last_ns: int | None = None
 
@@ -88,7 +93,21 @@ class DeviceSamples:
         if ts_ns is not None:
             self._first_ns = ts_ns if self._first_ns is None else min(ts_ns, self._first_ns)
             self._last_ns = ts_ns if self._last_ns is None else max(ts_ns, self._last_ns)
+        self._check(name, found[0], device, entity, line)
         self._rows.add(name, found[0], unit=found[1], line=line, device=device, ts_ns=ts_ns, entity=entity)
+
+    def _check(self, name: str, value: float, device: int | None, entity: str | None, line: int) -> None:
+        """Counts more used or free memory than the device has, where the total was told before."""
+        memory, _, kind = name.rpartition(".")
+        whose = device, entity, memory
+        if kind == "total":
+            if whose in self._totals or len(self._totals) < _MAX_TOTALS:
+                self._totals[whose] = value
+        elif kind in {"used", "free", "reserved"} and value > self._totals.get(whose, math.inf):
+            self._n_beyond += 1
+            who = "a device" if device is None else f"device {device}"
+            total = self._totals[whose]
+            self._first_beyond = self._first_beyond or f"line {line}: {name} {value:.0f} of {total:.0f} on {who}"
 
     def fact(
         self, key: str, value: str, *, scope: str, line: int, device: int | None = None, number: float | None = None
@@ -105,6 +124,11 @@ class DeviceSamples:
     def finish(self, *, n_read: int, complete: bool) -> None:
         """Emits what is left, with clock (nvidia-smi prints local times) and coverage: devices are of the whole job."""
         self._rows.flush()
+        if self._n_beyond:
+            text = f"impossible: {self._n_beyond} figures of memory exceed what their device has ({self._first_beyond})"
+            self._sink.warn("impossible-state", text, "how much memory was used and free")
+            self._sink.damaged("partial")
+            complete = False
         if self._first_ns is not None:
             self._sink.clock("local")
         first, last = self._first_ns, self._last_ns

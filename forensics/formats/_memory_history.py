@@ -17,6 +17,7 @@ ACTIONS: tuple[str, ...] = ("alloc", "free_requested", "free_completed", "segmen
 ACTIONS += ("segment_map", "segment_unmap", "snapshot", "oom", "annotate")
 _ALLOC, _, _FREED, _SEGMENT_ALLOC, _SEGMENT_FREE, _SEGMENT_MAP, _, _, _OOM, _ = range(len(ACTIONS))
 _MAX_FRAMES = 4096
+MAX_DEVICE_BYTES = 1 << 44  # 16 TiB, sixty times the largest device of 2026
 _MAX_SIMILAR = 64
 _MAX_KNOWN = 1 << 20  # lists or frames that are known again
 Array = npt.NDArray[Any]
@@ -133,6 +134,7 @@ class History:
     last_ns: int | None = None
     alive: dict[int, Origin] = field(default_factory=dict)
     n_stray: int = 0  # events that end something whose beginning is not in the history
+    n_too_free: int = 0  # failed allocations beside which more was free than any device has
     ooms: list[int | None] = field(default_factory=list)  # their times
     _mapped: dict[int, int] = field(default_factory=dict)  # start → end of what was obtained from the driver
     _ranges: list[tuple[int, int]] | None = None
@@ -153,6 +155,7 @@ class History:
         addr = batch.addr.get(index)
         if action == _OOM:
             self.ooms.append(int(batch.ts_ns[index]) or None)
+            self.n_too_free += (batch.device_free.get(index) or 0) > MAX_DEVICE_BYTES
         elif addr is None:
             return
         elif action in (_SEGMENT_ALLOC, _SEGMENT_MAP):

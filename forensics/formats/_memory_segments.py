@@ -56,6 +56,9 @@ class Held:
     devices: dict[int, DeviceHeld] = field(default_factory=dict)
     n_read: int = 0
     n_mismatched: int = 0  # segments whose blocks do not add up to their size
+    n_repeated: int = 0  # segments that were listed before: left out
+    n_misplaced: int = 0  # blocks that begin inside another one or outside of their segment
+    n_overfull: int = 0  # allocated blocks that are smaller than what was requested
     segment_keys: set[str] = field(default_factory=set)
     block_keys: set[str] = field(default_factory=set)
 
@@ -76,6 +79,7 @@ class SegmentReader:
         self.ids = ids
         self.columns = columns
         self.held = Held()
+        self._listed: set[tuple[int, int, int | None]] = set()
 
     def read(self, segments: list[Any], device: int | None = None) -> None:
         """Adds segments; `device` overrides what they say."""
@@ -93,6 +97,12 @@ class SegmentReader:
             if on is None or addr is None:
                 self.columns.bad["segment"] += 1
                 continue
+            size = segment.get("total_size")
+            place = on, addr, size if type(size) is int else None
+            if place in self._listed:
+                held.n_repeated += 1
+                continue
+            self._listed.add(place)
             sums = self.read_blocks(on, addr, blocks if type(blocks) is list else [])
             self.add_segment(row, on, addr, segment, sums)
 
@@ -143,9 +153,11 @@ class SegmentReader:
             if size is None or state is None or addr + size > MAX_UINT64:
                 self.columns.bad["block"] += 1
                 continue
+            held.n_misplaced += addr < next_addr
             next_addr = addr + size
             sums[state] += size
             requested, kind, stack = self.owner(block)
+            held.n_overfull += state == "active_allocated" and requested is not None and requested > size
             here.n_live += state != "inactive"
             place = (len(held.blocks), device, segment_addr, addr, size)
             held.blocks.append((*place, requested, state, None, kind, stack))

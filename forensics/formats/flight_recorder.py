@@ -20,7 +20,7 @@ from forensics.formats._lenient_json import JsonWalk, as_int
 from forensics.formats._pickle import gc_paused, read_pickle, shown, walk_pickle
 from forensics.formats._text_lines import decode_text
 
-VERSION = 2
+VERSION = 3
 TITLE = "Flight recorder dump of collectives (pickle or JSON)"
 PROVIDES = ("collective", "collective.stack", "collective.complete", "process_group", "fact")
 
@@ -203,7 +203,8 @@ class _Loader:
             self.sink.cover("collective.stack", complete=complete, n_read=rows.count, n_kept=rows.n_stacks, **span)
         n_groups = len(groups.by_name)
         if n_groups:
-            complete = not self.damaged and not groups.n_unjoined
+            is_possible = not any(_is_ahead(g.progress) for g in groups.by_name.values())
+            complete = not self.damaged and not groups.n_unjoined and is_possible
             self.sink.cover("process_group", complete=complete, n_read=n_groups + groups.n_dropped, n_kept=n_groups)
 
     def warn_of_gaps(self, groups: Groups) -> None:
@@ -241,6 +242,11 @@ class _Loader:
         if groups.n_unjoined:
             text = f"the progress of {groups.n_unjoined} groups (pg_status) cannot be joined to their names"
             warn("unjoined-status", text, "how far these groups got on this rank")
+        ahead = [g.name for g in groups.by_name.values() if _is_ahead(g.progress)]
+        if ahead:
+            text = f"impossible: more collectives of {len(ahead)} groups ({', '.join(ahead[:5])}) ended than were begun"
+            warn("impossible-state", text, "how far these groups got on this rank")
+            self.sink.damaged("partial")
         unknown = sorted(shown(k, 40) for k in self.dump if k not in _TOP_KEYS)
         if unknown:
             warn("unknown-keys", f"keys unknown here: {', '.join(unknown[:10])}", "what these keys say")
@@ -257,6 +263,11 @@ def _rank_of(source: Source) -> int | None:
 
 def _is_behind(progress: dict[str, int | None]) -> bool:
     return (progress.get("last_enqueued") or 0) > (progress.get("last_completed") or 0)
+
+
+def _is_ahead(progress: dict[str, int | None]) -> bool:
+    enqueued, completed = progress.get("last_enqueued"), progress.get("last_completed")
+    return enqueued is not None and completed is not None and completed > enqueued
 
 
 def _missing_records(entries: list[dict[str, Any]]) -> list[int]:

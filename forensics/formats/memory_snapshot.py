@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from forensics.artifact import Head, Place, Sink, Source, Stacks
 from forensics.errors import ArtifactError, Truncated, Untrusted
 from forensics.formats._columns import Columns, clean_text
+from forensics.formats._memory_contradictions import find_contradictions
 from forensics.formats._memory_events import COLUMNS, EVENT_KEYS, EventReader
 from forensics.formats._memory_history import History, StackIds
 from forensics.formats._memory_losses import Loss, find_losses
@@ -21,7 +22,7 @@ from forensics.formats._memory_steps import Marks, step_table
 from forensics.formats._pickle import gc_paused, shown, walk_pickle
 from forensics.formats._pickle_stream import GONE, ListPlace, Records, StreamWalker
 
-VERSION = 2
+VERSION = 3
 TITLE = "CUDA memory snapshot (pickle)"
 PROVIDES = ("memory_segment", "memory_event", "memory_event.complete", "memory_event.oom", "fact")
 
@@ -220,8 +221,11 @@ class _Loader:
         self.load_settings()
         self.describe_process()
         losses = [] if self.damaged else find_losses(self.histories, self.held)
-        self.cover(complete=not losses)
-        for loss in [*losses, *self.content_losses()]:
+        impossible = find_contradictions(self.held, sum(h.n_too_free for h in self.histories.values()))
+        self.cover(complete=not losses and not impossible, possible=not impossible)
+        if impossible and not self.damaged:
+            self.sink.damaged("partial")
+        for loss in [*losses, *self.content_losses(), *impossible]:
             self.sink.warn(*loss)
 
     @property
@@ -256,11 +260,11 @@ class _Loader:
         times = [t for h in self.histories.values() for t in (h.first_ns, h.last_ns) if t is not None]
         return min(times, default=None), max(times, default=None)
 
-    def cover(self, *, complete: bool) -> None:
+    def cover(self, *, complete: bool, possible: bool) -> None:
         cover, held = self.sink.cover, self.held
         if "segments" in self.snapshot:
             n_kept = len(held.segments)
-            whole = not self.damaged and n_kept == held.n_read
+            whole = not self.damaged and n_kept == held.n_read and possible
             cover("memory_segment", complete=whole, n_read=held.n_read, n_kept=n_kept)
         if self.n_settings:
             cover("fact", n_read=self.n_settings, n_kept=self.n_settings)

@@ -15,11 +15,12 @@ from typing import Any
 from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
 from forensics.formats._lenient_json import JsonError, JsonWalk, as_float, as_int, parse_json
+from forensics.formats._memory_contradictions import contradictions_of_counters, contradictory
 from forensics.formats._quantities import parse_time
 from forensics.formats._samples import SampleRows
 from forensics.formats._text_lines import LineCounter, decode_text, read_text
 
-VERSION = 1
+VERSION = 2
 TITLE = "CUDA memory statistics (JSON)"
 PROVIDES = ("sample.allocator",)
 
@@ -69,7 +70,10 @@ def load(source: Source, sink: Sink) -> None:
         lost = f"{len(text) - damage} characters from here on" if damage is not None else "what lies behind 256 MiB"
         sink.warn("truncated", f"no JSON any more: {lost} are lost", "counters in the lost part", **place)
         sink.damaged("partial", byte=len(text[:damage].encode()) if damage is not None else _MAX_BYTES)
-    complete = damage is None and not more and source.damage is None
+    if reader.impossible:
+        sink.warn(*contradictions_of_counters(reader.impossible))
+        sink.damaged("partial")
+    complete = damage is None and not more and source.damage is None and not reader.impossible
     for proc in sorted(reader.procs.values()) or [0]:
         n = reader.n_kept.get(proc, 0)
         sink.cover("sample.allocator", proc=proc, complete=complete, n_read=n, n_kept=n)
@@ -81,6 +85,7 @@ class _Reader:
         self.samples = SampleRows(sink, "gauge")
         self.procs: dict[int | None, int] = {}
         self.n_kept: dict[int, int] = {}
+        self.impossible: list[str] = []
 
     def read(self, text: str) -> int | None:
         """Adds all counters; gives the position from which on nothing can be read."""
@@ -120,13 +125,16 @@ class _Reader:
         if not isinstance(value, dict) or depth > 8:
             return
         here = _with_places(whose, value)
+        counters: dict[str, float] = {}
         for key, item in value.items():
             root = key.partition(".")[0]
             if root in _METRICS:
                 for name, number in _counters(key, item):
                     self._add(name, number, here, line)
+                    counters[name] = number
             elif isinstance(item, dict | list):
                 self._take(item, _named(here, key), line, depth + 1)
+        self.impossible += contradictory(counters)[:_MAX_PROCESSES]
 
     def _add(self, name: str, number: float, whose: _Whose, line: int) -> None:
         proc = self.procs.setdefault(whose.rank, len(self.procs))

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
+from forensics.formats._memory_contradictions import contradictions_of_counters, contradictory
 from forensics.formats._memory_summary import Summary, is_part_of_table, starts_summary
 from forensics.formats._samples import SampleRows
 from forensics.formats._text_lines import decode_text, head_lines, numbered_lines
 
-VERSION = 1
+VERSION = 2
 TITLE = "CUDA memory summary (text table)"
 PROVIDES = ("sample.allocator",)
 
@@ -54,6 +55,11 @@ def load(source: Source, sink: Sink) -> None:
         )
         sink.warn("truncated", text, "the figures of the missing rows and cells")
         sink.damaged("partial")
+    impossible = [text for t in tables for text in contradictory({f.name: float(f.value) for f in t.figures})]
+    if impossible:
+        sink.warn(*contradictions_of_counters(impossible))
+        sink.damaged("partial")
+        whole = False
     if n_other:
         sink.warn("other-lines", f"{n_other} lines are no part of a table", "what they say")
     devices = {table.device for table in tables}
