@@ -926,7 +926,7 @@ COMMENT ON COLUMN birth.ts_ns IS 'Time of the operator, ns since the epoch; NULL
 COMMENT ON COLUMN birth.graph_id IS 'node.graph_id';
 COMMENT ON COLUMN birth.node_id IS 'node.node_id of the operator that gave it, or first read it';
 COMMENT ON COLUMN birth.ordinal IS 'Place among the births of this process, from 0: harmful ones first, then by step and order';
-COMMENT ON COLUMN birth.kind IS 'operator (its operands were finite, or masks) | data (came from outside of the recorded operators) | parameter (a parameter was so when the step began)';
+COMMENT ON COLUMN birth.kind IS 'operator (its operands were finite, or masks) | data (came from outside of the recorded operators) | parameter (a parameter was so when the step began) | unrecorded (the first place on record: what wrote or gave it is missing)';
 COMMENT ON COLUMN birth.phase IS 'forward | backward | optimizer (between this step''s parameters and the finite gradients before)';
 COMMENT ON COLUMN birth.op_id IS 'string.id of the operator';
 COMMENT ON COLUMN birth.autograd_id IS 'string.id of the autograd node of a backward operator; NULL in the forward';
@@ -940,7 +940,7 @@ COMMENT ON COLUMN birth.n_inf IS 'Infinite elements of what it gave';
 COMMENT ON COLUMN birth.dtype IS 'Element type of what it gave';
 COMMENT ON COLUMN birth.input_absmax IS 'Largest finite absolute value among its operands; NULL unknown';
 COMMENT ON COLUMN birth.is_harmful IS 'It reached the loss, or the gradient of a parameter';
-COMMENT ON COLUMN birth.reaches_loss IS 'It reached the last operator of the forward';
+COMMENT ON COLUMN birth.reaches_loss IS 'It reached an operator of the forward that gives one number which no other one reads';
 COMMENT ON COLUMN birth.first_parameter_id IS 'string.id of the parameter whose gradient it reached first; NULL none, or unknown';
 COMMENT ON COLUMN birth.n_parameters IS 'Number of parameters whose gradients it reached';
 COMMENT ON COLUMN birth.n_reached IS 'Number of operators that gave non-finite values because of it, itself included';

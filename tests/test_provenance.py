@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from support import ROOT
 
@@ -109,6 +110,45 @@ def test_without_the_recorders_graphs_no_birth_is_claimed(name: str, tmp_path: P
 @pytest.mark.parametrize("name", CAUSES)
 def test_healthy_twins_have_no_harmful_birth(name: str, tmp_path: Path) -> None:
     assert provenance(FIXTURES / f"{name}-healthy" / "artifacts", tmp_path) == []
+
+
+def is_birth_of_log(row: dict[str, Any]) -> bool:
+    return (row.get("step"), row.get("op"), row.get("phase")) == (52, "aten::log", "forward")
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        pytest.param(is_birth_of_log, "what aten::mul read", id="the operator at fault"),
+        pytest.param(
+            lambda row: is_birth_of_log(row) and row["role"] == "input", "what aten::log gave", id="its input"
+        ),
+        pytest.param(lambda row: is_birth_of_log(row) and row["role"] == "output", "aten::mul read", id="its output"),
+    ],
+)
+def test_what_a_recording_lacks_makes_no_proof(
+    lost: Callable[[dict[str, Any]], bool], said: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "artifacts"
+    shutil.copytree(FIXTURES / "numerics-log-of-zero" / "artifacts", copy)
+    recording = next(copy.rglob("operators.jsonl"))
+    lines = recording.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if not lost(orjson.loads(line))]
+    assert len(kept) < len(lines)
+    recording.write_text("".join(kept))
+    finding = provenance(copy, tmp_path)[0]
+    assert finding.strength == "indication"
+    assert said in finding.message
+    assert "is not in the recording" in finding.message
+
+
+def test_a_birth_on_one_of_two_ranks_says_how_many_were_recorded(tmp_path: Path) -> None:
+    copy = tmp_path / "artifacts"
+    shutil.copytree(FIXTURES / "step-217" / "artifacts", copy)
+    (copy / "tensor_stats_rank0.jsonl").unlink()
+    finding = provenance(copy, tmp_path)[0]
+    assert (finding.rank, finding.facts["op"]) == (1, "aten::log")
+    assert "operators of 1 of 2 ranks are on record" in finding.message
 
 
 def operand(n_nan: int = 0, n_inf: int = 0, absmax: float | None = 1.0, **known: Any) -> Operand:

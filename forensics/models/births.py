@@ -2,6 +2,7 @@
 
 A birth is an operator that gave a NaN or an infinity although nothing it read was one; or a tensor that came in so.
 Infinities that are written on purpose, as attention masks are, are no births: the operator that makes a NaN of them is.
+Where the recording lacks what would show it, the first place that it has stands for the birth and is said to be that.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ _MASKABLE |= {"_softmax", "_log_softmax", "logsumexp", "topk", "sort", "max", "a
 _MASKABLE |= {"_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math"}
 _MASKABLE |= {"_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention"}
 _READERS = {"lift_fresh", "tensor", "from_file", "empty", "_pin_memory", "frombuffer"}  # their values come from outside
+_MAKERS = _WRITERS | {"zeros", "ones", "arange", "rand", "randn", "randint", "normal", "uniform", "bernoulli", "eye"}
+_MAKERS |= {"linspace", "empty", "tensor", "zeros_like", "ones_like", "rand_like", "randn_like", "exponential", "zero"}
 _FILLS = _WRITERS - {"to", "_to_copy", "clone", "copy"}  # a cast that overflows writes an infinity nobody gave
 
 
 @dataclass
 class Birth:
-    """`kind`: operator | data (an input from outside) | parameter. `reached`: node → distance from the birth."""
+    """`kind` as in the schema: operator | data | parameter | unrecorded. `reached`: node → distance from the birth."""
 
     node: Operator
     kind: str
@@ -48,13 +51,14 @@ def find_births(recorded: RecordedGraph) -> list[Birth]:
     tails = _losses(recorded)
     trained = _gradients(recorded)
     ends = list(recorded.operators)[-2:]  # the last two: a layer's gradients of weight and bias
+    last = next((n.node_id for n in reversed(recorded.operators.values()) if n.phase == "forward"), None)
     for birth in births:
         birth.reached = _reached(recorded, birth.node.node_id)
         birth.reaches_loss = any(node in birth.reached for node in tails)
         names = [name for node, name in trained if node in birth.reached]
         birth.parameters = list(dict.fromkeys(names))
-        birth.reaches_end = not trained and any(node in birth.reached for node in ends)
-        goals = [*tails, *(node for node, _ in trained), *ends]
+        birth.reaches_end = last in birth.reached or not trained and any(node in birth.reached for node in ends)
+        goals = [*tails, last, *(node for node, _ in trained), *ends]
         goal = next((node for node in goals if node in birth.reached), None)
         birth.path = _path(recorded, birth, goal)
     return births
@@ -67,12 +71,14 @@ def _births(recorded: RecordedGraph) -> Iterator[Birth]:
     for node in operators.values():
         bad = [tensor for tensor in node.inputs if tensor.is_bad]
         deliberate = [tensor for tensor in bad if _is_mask(tensor, node, masks)]
-        foreign = [t for t in bad if t.source not in operators and t not in deliberate]
-        for tensor in foreign:
+        for tensor in bad:
+            source = operators.get(tensor.source) if tensor.source is not None else None
+            if tensor in deliberate or (source is not None and (source.is_bad or tensor.inferred)):
+                continue
             key = tensor.name or (tensor.shape, tensor.n_nan, tensor.n_inf)
-            kind = "parameter" if tensor.name else "data"
+            kind = _origin(tensor, node)
             if key not in known and kind not in known and not _is_late(node, operators, tensor):
-                yield Birth(node, kind, "parameter" if tensor.name else "bad-data", tensor)
+                yield Birth(node, kind, _CAUSE_OF[kind], tensor)
             known.add(key)
             if kind == "parameter":
                 known.add(kind)  # one stands for all: they became so in the same update
@@ -81,14 +87,24 @@ def _births(recorded: RecordedGraph) -> Iterator[Birth]:
         written = next(tensor for tensor in node.outputs if tensor.is_bad)
         if node.n_nan == 0 and (deliberate or node.base in _FILLS):
             masks.add(node.node_id)
-        elif node.inputs or node.phase == "backward":
+        elif node.inputs:
             yield Birth(node, "operator", classify(node, operators), written)
         elif node.n_nan and node.base in _READERS:
             yield Birth(node, "data", "bad-data", written)
-        elif node.n_nan:
-            continue  # its inputs are not on record: whether one was bad is not known
-        else:
+        elif node.n_nan == 0 and node.base in _MAKERS:
             masks.add(node.node_id)  # made out of nothing: a constant
+        else:
+            yield Birth(node, "unrecorded", "unknown-operands", written)
+
+
+_CAUSE_OF = {"parameter": "parameter", "data": "bad-data", "unrecorded": "unknown-writer"}
+
+
+def _origin(tensor: Operand, node: Operator) -> str:
+    """Where a non-finite tensor came from that no recorded operator gave: no gradient comes from outside."""
+    if tensor.name:
+        return "parameter"
+    return "unrecorded" if node.phase == "backward" or tensor.source is not None else "data"
 
 
 def _is_mask(tensor: Operand, node: Operator, masks: set[int]) -> bool:
@@ -123,7 +139,7 @@ def _reached(recorded: RecordedGraph, start: int) -> dict[int, int]:
 
 
 def _losses(recorded: RecordedGraph) -> list[int]:
-    """Forward operators that give one number which no other forward operator reads; the last one at least."""
+    """Forward operators that give one number which no other forward operator reads, the last of them first."""
     operators = recorded.operators
     forward = [node for node in operators.values() if node.phase == "forward"]
     tails = [
@@ -132,8 +148,9 @@ def _losses(recorded: RecordedGraph) -> list[int]:
         if any(tensor.n == 1 for tensor in node.outputs)
         and not any(operators[other].phase == "forward" for other in recorded.graph.successors(node.node_id))
     ]
-    last = [node.node_id for node in forward[-1:]]
-    return list(dict.fromkeys([*reversed(tails), *last])) if recorded.graph.number_of_edges() else last
+    if not recorded.graph.number_of_edges():  # without data flow every one looks unread
+        return [node.node_id for node in forward[-1:] if any(tensor.n in (1, None) for tensor in node.outputs)]
+    return tails[::-1]
 
 
 def _gradients(recorded: RecordedGraph) -> list[tuple[int, str]]:

@@ -33,10 +33,12 @@ CAUSES: Mapping[str, str] = {
     "no-valid-targets": "no target of the batch counts, so the mean is taken over nothing",
     "empty-reduction": "it reduced a tensor without elements",
     "single-sample": "it took the deviation of a single sample",
-    "bad-data": "the input was not finite before any operator saw it",
+    "bad-data": "no recorded operator had written it, so it came from outside: the batch, or code that is not recorded",
+    "unknown-writer": "what wrote it is not in the recording, so neither is where it was born",
+    "unknown-operands": "what that operator read is not in the recording, so it may have been so before",
     "parameter": "a parameter was not finite when the recorded step began",
     "optimizer-step": "gradients were finite and parameters were not after the optimizer's step",
-    "from-peer": "the value came from another rank",
+    "from-peer": "another rank had non-finite values in an earlier step, and gradients are shared",
     "unexplained": "its operands do not explain it",
 }
 

@@ -2,9 +2,10 @@
 title = "A non-finite value was born"
 severity = "critical"
 proves = """
-The operator named is the first of the recorded steps, over all ranks, whose output is not finite although its inputs
-are, or are masks, and what it gave reached the loss or a gradient (tensor statistics); or the first backward whose result was NaN (anomaly mode); or the first step at which the loss was
-not finite (metrics). Which of these, the variant says."""
+The operator named is the first of the recorded steps, over all recorded ranks, whose output is not finite although its
+inputs are, or are masks, and what it gave reached the loss or a gradient (tensor statistics; where the recording lacks
+what would show it, the first place that it has, said as such); or the first backward whose result was NaN (anomaly mode);
+or the first step at which the loss was not finite (metrics). Which of these, the variant says."""
 cannot_prove = """
 Why the operands were what they were: bad data, a diverging run and a wrong formula give the same first operator."""
 message = "{who}: {what}{at_step}{place}"
@@ -53,66 +54,12 @@ strength = "indication"
 says = "The log reports a value that was not finite; whether it came first, and from where, it does not say."
 */
 -- variant: tensors
-WITH
-zero AS (
-    -- The process in which it came first; of the others, what they got from it is no birth.
-    SELECT
-        b.*,
-        p.attempt,
-        o.text AS operator,
-        coalesce(g.text, o.text) AS op,
-        m.text AS module,
-        t.text AS tensor_name,
-        f.text AS first_parameter,
-        u.function || ' (' || u.file || ':' || u.line || ')' AS called_in
-    FROM birth AS b
-    LEFT JOIN proc AS p ON p.id = b.proc_id
-    LEFT JOIN string AS o ON o.id = b.op_id
-    LEFT JOIN string AS g ON g.id = b.autograd_id
-    LEFT JOIN string AS m ON m.id = b.module_id
-    LEFT JOIN string AS t ON t.id = b.tensor_name_id
-    LEFT JOIN string AS f ON f.id = b.first_parameter_id
-    LEFT JOIN frame AS k ON k.id = b.stack_id
-    LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
-    WHERE b.is_harmful AND b.cause <> 'from-peer'
-      -- Overflow of a scaled backward from which the run recovers is how a loss scaler finds its scale.
-      AND NOT (
-        b.cause = 'overflow' AND b.phase = 'backward'
-        AND EXISTS (
-            SELECT 1 FROM metric AS s JOIN metric AS l ON l.proc_id = s.proc_id AND l.name = 'grad_norm'
-            WHERE s.proc_id = b.proc_id AND s.name = 'loss_scale' AND l.step > b.step AND isfinite(l.value)
-        )
-      )
-    QUALIFY rank() OVER (PARTITION BY p.attempt ORDER BY b.step, b.kind = 'parameter', b.phase = 'backward') = 1
-        AND row_number() OVER (PARTITION BY b.proc_id ORDER BY b.ordinal) = 1
-),
-reading AS (
-    SELECT
-        proc_id,
-        step,
-        bool_and(isfinite(value)) AS is_finite
-    FROM metric
-    WHERE name IN ('loss', 'grad_norm') AND step IS NOT NULL
-    GROUP BY proc_id, step
-),
-streak AS (
-    -- Steps before the recorded one that were not finite either, without a finite one between.
-    SELECT
-        z.artifact_id,
-        z.row,
-        min(r.step) AS since
-    FROM zero AS z
-    JOIN reading AS r ON r.proc_id = z.proc_id AND r.step <= z.step AND NOT r.is_finite
-    WHERE z.kind = 'operator'
-      AND NOT EXISTS (SELECT 1 FROM reading AS q WHERE q.proc_id = z.proc_id AND q.step BETWEEN r.step AND z.step AND q.is_finite)
-    GROUP BY z.artifact_id, z.row
-)
 SELECT
     z.artifact_id,
     z.row,
     z.proc_id,
     z.rank,
-    coalesce(s.since, z.step) AS step,
+    coalesce(z.since, z.step) AS step,
     z.ts_ns,
     z.op,
     z.operator,
@@ -127,22 +74,34 @@ SELECT
     z.first_parameter,
     z.n_parameters,
     z.n_reached,
-    CASE WHEN z.cause = 'parameter' THEN 'indication' WHEN z.kind = 'parameter' THEN 'strong' ELSE 'proof' END AS strength,
     z.called_in AS where_in_code,
+    CASE
+        WHEN z.kind = 'unrecorded' OR z.cause = 'parameter' THEN 'indication'
+        -- Without data flow, an operator that is not recorded could have written it as well.
+        WHEN z.kind = 'parameter' OR (z.kind = 'data' AND NOT z.has_flow) THEN 'strong'
+        ELSE 'proof'
+    END AS strength,
     CASE
         WHEN z.cause = 'optimizer-step' THEN 'the optimizer''s step made ' || z.tensor_name || ' non-finite'
         WHEN z.kind = 'parameter' THEN 'parameter ' || z.tensor_name || ' was not finite when the recorded step began'
         WHEN z.kind = 'data' THEN 'the input of ' || z.op || ' held the first non-finite value'
+        WHEN z.cause = 'unknown-operands' THEN 'the first non-finite value on record is what ' || z.op || ' gave'
+        WHEN z.kind = 'unrecorded' THEN 'the first non-finite value on record is what ' || z.op || ' read'
         ELSE z.op || ' gave the first non-finite value'
     END AS what,
     CASE WHEN z.kind = 'parameter' THEN '' ELSE ' in the ' || z.phase END
         || CASE WHEN coalesce(z.module, '') IN ('', z.op) OR z.kind = 'parameter' THEN '' ELSE ' of ' || z.module END
         || CASE WHEN z.called_in IS NULL OR z.kind = 'parameter' THEN '' ELSE ', called in ' || z.called_in END
-        || ': ' || z.why
+        || CASE WHEN z.kind = 'parameter' AND z.cause = 'parameter' THEN '; whether the optimizer''s step made it so is not on record'
+            ELSE ': ' || z.why END
         || CASE WHEN z.reaches_loss AND z.kind <> 'parameter' THEN '; it reached the loss' ELSE '' END
         || CASE WHEN z.first_parameter IS NULL OR z.kind = 'parameter' THEN ''
-            ELSE '; the first gradient it reached is that of ' || z.first_parameter END
-        || CASE WHEN s.since < z.step THEN '; recorded operator by operator at step ' || z.step ELSE '' END AS place,
+            ELSE '; the first recorded gradient that it reached is that of ' || z.first_parameter END
+        || CASE WHEN z.since < z.step THEN '; recorded operator by operator at step ' || z.step ELSE '' END
+        || CASE WHEN z.n_recorded < z.world_size THEN '; operators of ' || z.n_recorded || ' of ' || z.world_size || ' ranks are on record' ELSE '' END AS place,
+    CASE WHEN z.kind = 'unrecorded'
+        THEN 'Record the step again, whole (forensics_recorder), or run it under torch.autograd.set_detect_anomaly(True): the operator at fault is not on record. What is known begins at ' || z.op || '.'
+    END AS fix,
     z.op AS key,
     (
         SELECT list({'artifact_id': e.artifact_id, 'row': e.row, 'note': e.note} ORDER BY e.place, e.artifact_id, e.row)
@@ -151,7 +110,7 @@ SELECT
             FROM birth AS b LEFT JOIN string AS o ON o.id = b.op_id LEFT JOIN string AS g ON g.id = b.autograd_id
             WHERE b.proc_id IS NOT DISTINCT FROM z.proc_id AND b.ordinal BETWEEN z.ordinal + 1 AND z.ordinal + 3 AND b.is_harmful
             UNION ALL
-            SELECT 1, b.artifact_id, b.row, 'rank ' || b.rank || ' got it from a peer'
+            SELECT 1, b.artifact_id, b.row, 'rank ' || b.rank || ' began a later step with it'
             FROM birth AS b JOIN proc AS q ON q.id = b.proc_id
             WHERE q.attempt = z.attempt AND b.cause = 'from-peer' AND b.ordinal = 0
             UNION ALL
@@ -159,34 +118,9 @@ SELECT
             FROM log AS l WHERE l.proc_id = z.proc_id AND l.class = 'numerics.nan-backward' AND l.role <> 'noise'
         ) AS e
     ) AS evidence
-FROM zero AS z
-LEFT JOIN streak AS s ON s.artifact_id = z.artifact_id AND s.row = z.row
+FROM first_birth AS z
 ORDER BY z.step, z.rank, z.artifact_id, z.row;
 -- variant: anomaly
-WITH
-place AS (
-    SELECT
-        s.proc_id,
-        s.function_id,
-        min_by(
-            CASE
-                WHEN s.source = 'graph' AND s.first_parameter_id IS NOT NULL
-                    THEN '; through it come the gradients of ' || s.n_parameters || ' parameters, the nearest ' || p.text
-                WHEN s.forward_op_id IS NOT NULL
-                    THEN '; by the trace it belongs to ' || f.text
-                        || CASE WHEN s.n_candidates = 1 THEN ', the only one of a step' ELSE ', one of ' || s.n_candidates || ' in a step' END
-                ELSE '; it runs ' || s.n_candidates || ' times in the recorded step'
-            END,
-            CASE s.source WHEN 'trace' THEN 0 WHEN 'graph' THEN 1 ELSE 2 END
-        ) AS text,
-        min(f.text) AS forward_op,
-        list({'artifact_id': s.artifact_id, 'row': s.row, 'table': CASE s.source WHEN 'trace' THEN 'slice' ELSE 'node' END,
-            'note': 'the function in a ' || s.source} ORDER BY s.artifact_id, s.row) AS evidence
-    FROM suspect AS s
-    LEFT JOIN string AS f ON f.id = s.forward_op_id
-    LEFT JOIN string AS p ON p.id = s.first_parameter_id
-    GROUP BY s.proc_id, s.function_id
-)
 SELECT
     e.artifact_id,
     e.row,
@@ -200,7 +134,7 @@ SELECT
     e.fields ->> 'output_index' AS output_index,
     s.forward_op,
     f.where_in_code,
-    coalesce('; its forward ran in ' || f.where_in_code, '') || coalesce(s.text, '') AS place,
+    coalesce('; its forward ran in ' || f.where_in_code, '') || coalesce(s.place, '') AS place,
     s.evidence,
     e.fields ->> 'function' AS key
 FROM log AS e
@@ -210,8 +144,7 @@ LEFT JOIN (
     WHERE a.signature = 'anomaly-forward'
     GROUP BY a.proc_id
 ) AS f ON f.proc_id = e.proc_id
-LEFT JOIN string AS n ON n.text = e.fields ->> 'function'
-LEFT JOIN place AS s ON s.proc_id IS NOT DISTINCT FROM e.proc_id AND s.function_id = n.id
+LEFT JOIN suspect_place AS s ON s.proc_id IS NOT DISTINCT FROM e.proc_id AND s.function = e.fields ->> 'function'
 WHERE e.class = 'numerics.nan-backward'
   AND e.signature <> 'anomaly-forward'
   AND e.role <> 'noise'
