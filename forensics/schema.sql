@@ -981,7 +981,7 @@ COMMENT ON COLUMN suspect.source IS 'trace (a profiler''s) | execution (an execu
 COMMENT ON COLUMN suspect.artifact_id IS 'artifact.id of the trace or graph';
 COMMENT ON COLUMN suspect.row IS 'slice.row of the backward slice, or node.row of the box, that runs first';
 COMMENT ON COLUMN suspect.step IS 'Step of the trace, the last that has it; NULL unknown';
-COMMENT ON COLUMN suspect.n_candidates IS 'How often that function stands in that step or graph';
+COMMENT ON COLUMN suspect.n_candidates IS 'How often that function stands in that step or graph; of an execution trace in all of it';
 COMMENT ON COLUMN suspect.forward_op_id IS 'string.id of its forward operator, by the sequence number; NULL unknown';
 COMMENT ON COLUMN suspect.stack_id IS 'stack.id of that forward operator; NULL when no stack was recorded';
 COMMENT ON COLUMN suspect.n_parameters IS 'Number of parameters whose gradients come through it; NULL unknown';

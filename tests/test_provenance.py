@@ -223,3 +223,14 @@ def test_a_trace_without_values_names_the_forward_of_the_function_that_anomaly_m
     assert (finding.rank, finding.facts["op"], finding.facts["forward_op"]) == (1, "LogBackward0", "aten::log")
     assert "by the trace it belongs to aten::log, the only one of a step" in finding.message
     assert any("trace_rank1" in evidence.artifact for evidence in finding.evidence)
+
+
+def test_an_execution_trace_names_the_forward_of_each_run_of_that_function_by_its_sequence(tmp_path: Path) -> None:
+    finding = provenance(FIXTURES / "numerics-traced-anomaly" / "artifacts", tmp_path)[0]
+    assert (finding.variant, finding.strength) == ("anomaly", "strong")
+    assert (finding.facts["op"], finding.facts["forward_op"]) == ("LogBackward0", "aten::log")
+    # Steps 11 and 12 were recorded, each with one logarithm: the engine's frame around it is no second run.
+    assert "by the execution trace it belongs to aten::log, one of 2 there" in finding.message
+    assert "loss_of (/srv/job/traced_anomaly.py:28)" in finding.message
+    assert any(evidence.artifact == "et.json.gz" for evidence in finding.evidence)
+    assert provenance(FIXTURES / "numerics-traced-anomaly-healthy" / "artifacts", tmp_path / "healthy") == []

@@ -57,7 +57,7 @@ def find_births(recorded: RecordedGraph) -> list[Birth]:
         birth.reaches_loss = any(node in birth.reached for node in tails)
         names = [name for node, name in trained if node in birth.reached]
         birth.parameters = list(dict.fromkeys(names))
-        birth.reaches_end = last in birth.reached or not trained and any(node in birth.reached for node in ends)
+        birth.reaches_end = last in birth.reached or (not trained and any(node in birth.reached for node in ends))
         goals = [*tails, last, *(node for node, _ in trained), *ends]
         goal = next((node for node in goals if node in birth.reached), None)
         birth.path = _path(recorded, birth, goal)

@@ -1,8 +1,9 @@
 """Where the backward function that anomaly mode named stands in traces and graphs that hold no values.
 
 Reads log_event, slice, node, edge and tensor; writes suspect. A profiler's trace joins a backward function to its
-forward operator by autograd's sequence number; an execution trace tells how often it ran; a DOT graph, which parameters
-get their gradients through it. None of them tells whether what the function read was finite: no birth follows from it.
+forward operator by autograd's sequence number, and so does an execution trace, over all that it recorded; a DOT graph
+tells which parameters get their gradients through it. None of them tells whether what the function read was finite: no
+birth follows from it.
 """
 
 from __future__ import annotations
@@ -66,18 +67,44 @@ def _in_nodes(con: duckdb.DuckDBPyConnection, proc_id: int | None, function: str
         JOIN artifact AS a ON a.id = n.artifact_id
         WHERE o.text IN (?, ?) AND (n.proc_id IS NOT DISTINCT FROM ? OR n.proc_id IS NULL)
           AND NOT EXISTS (SELECT 1 FROM tensor AS t WHERE t.artifact_id = n.artifact_id AND t.n_nan IS NOT NULL)
-        GROUP BY n.artifact_id, n.graph_id
+        -- The engine's own frame encloses the function: where both are on record they are one run.
+        GROUP BY n.artifact_id, n.graph_id, o.text
+        QUALIFY row_number() OVER (PARTITION BY n.artifact_id, n.graph_id ORDER BY length(o.text)) = 1
         ORDER BY n.artifact_id, n.graph_id
         """,
         [function, _ENGINE + function, proc_id],
     ).fetchall()
-    found = []
+    found: list[tuple[Any, ...]] = []
+    known: tuple[int | None, ...]
     for artifact_id, graph_id, step, row, count, nodes, is_dot in graphs:
-        behind = _parameters_behind(con, artifact_id, graph_id, nodes) if is_dot else []
-        known = (len(behind), text_id(behind[0]) if behind else None) if is_dot else (None, None)
-        source = "graph" if is_dot else "execution"
-        found.append((source, artifact_id, row, step, count, None, None, *known))
+        if is_dot:
+            behind = _parameters_behind(con, artifact_id, graph_id, nodes)
+            known = (None, None, len(behind), text_id(behind[0]) if behind else None)
+        else:
+            known = (*_forward_of(con, artifact_id, graph_id, nodes), None, None)
+        found.append(("graph" if is_dot else "execution", artifact_id, row, step, count, *known))
     return found
+
+
+def _forward_of(
+    con: duckdb.DuckDBPyConnection, artifact_id: int, graph_id: int, nodes: list[int]
+) -> tuple[int | None, int | None]:
+    """Name and stack of the forward operator of `nodes`, where it is one: the last with that sequence number."""
+    found = con.execute(
+        """
+        SELECT f.op_id, f.stack_id
+        FROM node AS b
+        JOIN node AS f ON f.artifact_id = b.artifact_id AND f.graph_id = b.graph_id AND f.sequence = b.sequence
+            AND f.phase = 'forward' AND f.op_id IS NOT NULL
+        WHERE b.artifact_id = ? AND b.graph_id = ? AND list_contains(?, b.node_id)
+        QUALIFY row_number() OVER (PARTITION BY b.node_id ORDER BY f.row DESC) = 1
+        ORDER BY b.row
+        """,
+        [artifact_id, graph_id, nodes],
+    ).fetchall()
+    if len(found) < len(nodes) or len({op_id for op_id, _ in found}) != 1:
+        return None, None
+    return found[0][0], found[0][1] if len(found) == 1 else None
 
 
 def _parameters_behind(con: duckdb.DuckDBPyConnection, artifact_id: int, graph_id: int, nodes: list[int]) -> list[str]:
