@@ -50,6 +50,7 @@ EVENT_TABLES = (
     "checkpoint",
     "checkpoint_tensor",
     "adapter_module",
+    "placement",
     "compile_event",
     "position",
 )

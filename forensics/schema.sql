@@ -700,6 +700,27 @@ COMMENT ON COLUMN adapter_module.a_row IS 'checkpoint_tensor.row of A; NULL miss
 COMMENT ON COLUMN adapter_module.b_row IS 'checkpoint_tensor.row of B; NULL missing';
 COMMENT ON COLUMN adapter_module.delta_norm IS 'Frobenius norm of B @ A, without the scale; NULL when not computed or not finite';
 
+CREATE TABLE placement (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER,
+    name_id UBIGINT NOT NULL,
+    kind VARCHAR NOT NULL,
+    device VARCHAR NOT NULL,
+    declared VARCHAR,
+    is_as_declared BOOLEAN,
+    size_bytes BIGINT
+);
+COMMENT ON TABLE placement IS 'Where the tensors of a model lay, against where a device map wanted them, in the order of the modules';
+COMMENT ON COLUMN placement.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN placement.row IS 'Ordinal of the tensor in the map, from 0: the order in which modules were made, mostly that of the forward';
+COMMENT ON COLUMN placement.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN placement.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN placement.name_id IS 'string.id of the tensor''s name, with the path of its module';
+COMMENT ON COLUMN placement.kind IS 'parameter | buffer | attribute (held by a module, not registered)';
+COMMENT ON COLUMN placement.device IS 'Where it lay, as torch names it: cuda:0, cpu, meta (no data)';
+COMMENT ON COLUMN placement.declared IS 'Where the map wanted it; NULL where it has no entry';
+COMMENT ON COLUMN placement.is_as_declared IS 'Whether the two are one place: 0, cuda and cuda:0 are; NULL where nothing was declared';
+COMMENT ON COLUMN placement.size_bytes IS 'Bytes of its elements; NULL unknown';
+
 CREATE TABLE compile_event (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
     compile_id VARCHAR,

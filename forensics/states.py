@@ -114,6 +114,10 @@ CAPABILITIES: dict[str, Capability] = {
         "torch.profiler.ExecutionTraceObserver().register_callback('et.json') around the failing steps",
     ),
     "tensor": Capability("statistics of tensors", "a recorder of tensor statistics, or the checkpoint itself"),
+    "placement": Capability(
+        "where each tensor of the model lies, against the device map",
+        "forensics_recorder.record(OUT, model=model, declared_devices=device_map)",
+    ),
     "checkpoint": Capability(
         "names, shapes, places and values of stored tensors",
         "keep the checkpoints' files, or at least adapters, indices and the first megabytes of each",

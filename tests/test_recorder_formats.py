@@ -121,6 +121,9 @@ def test_a_tensor_that_lies_elsewhere_than_declared_is_a_fact(tmp_path: Path) ->
     ]
     found = {"format": "forensics.device_map/1", **WHO, "tensors": tensors}
     sink = loaded(device_map, tmp_path / "map.json", found)
+    places = sink.rows("placement")
+    assert [place["device"] for place in places] == [str(tensor["device"]) for tensor in tensors]
+    assert [place["is_as_declared"] is False for place in places].count(True) == len(sink.facts)
     assert [(row["name"], row["device"]) for row in sink.rows("tensor")] == [("a", 1), ("b", 0), ("c", None), ("d", -1)]
     assert [fact["value"] for fact in sink.facts] == ["a lies on cuda:1, declared 0"]
 

@@ -1,11 +1,12 @@
 """Where a model's tensors really lay: `forensics.device_map/1`, one JSON object with a list `tensors`.
 
-Each entry has name, role (parameter or buffer), device, shape, dtype, contiguous, addr, requires_grad, and `declared`:
-the device that a map of module prefixes asked for. Entries become `tensor` rows with the role `placement`.
+Each entry has name, role (parameter, buffer, attribute), device, shape, dtype, contiguous, addr, requires_grad, and
+`declared`: the device that a map of module prefixes asked for. Entries become `placement` rows, and `tensor` rows of that role.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -21,7 +22,7 @@ from forensics.formats._text_lines import clean_text, read_text
 
 VERSION = 2
 TITLE = "Placement of a model's tensors (forensics.device_map)"
-PROVIDES = ("tensor", "fact")
+PROVIDES = ("tensor", "placement", "fact")
 
 FORMAT = "forensics.device_map/1"
 _MAX_BYTES = 64 << 20
@@ -53,6 +54,8 @@ def load(source: Source, sink: Sink) -> None:
         rows = [_row(*pair, odd) for pair in enumerate(kept)]
         sink.emit("tensor", pa.Table.from_pylist(rows, schema=_SCHEMA))
         complete = not odd.tell(sink) and len(kept) == len(entries)
+        sink.emit("placement", pa.Table.from_pylist([_place(*pair) for pair in enumerate(kept)], schema=_PLACES))
+        sink.cover("placement", complete=complete, n_read=len(entries), n_kept=len(kept))
         sink.cover("tensor", complete=complete, n_read=len(entries), n_kept=len(kept))
     for entry in kept:
         declared, device = entry.get("declared"), entry.get("device")
@@ -78,6 +81,27 @@ _SCHEMA = pa.schema(
 )
 
 
+_PLACES = pa.schema(
+    {
+        "row": pa.int64(),
+        **dict.fromkeys(("name", "kind", "device", "declared"), pa.string()),
+        "is_as_declared": pa.bool_(),
+        "size_bytes": pa.int64(),
+    }
+)
+_ITEM_BYTES = {
+    "float64": 8,
+    "int64": 8,
+    "complex64": 8,
+    "float32": 4,
+    "int32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int16": 2,
+}
+_ITEM_BYTES |= dict.fromkeys(("int8", "uint8", "bool", "float8_e4m3fn", "float8_e5m2"), 1)
+
+
 def _row(number: int, entry: dict[str, Any], odd: BadFields) -> dict[str, Any]:
     shape = entry.get("shape")
     sizes = shape if isinstance(shape, list) and all(as_int(size, 0) is not None for size in shape[:64]) else None
@@ -91,6 +115,25 @@ def _row(number: int, entry: dict[str, Any], odd: BadFields) -> dict[str, Any]:
         "shape": orjson.dumps(sizes[:64]).decode() if sizes is not None else None,
         "device": _device_index(odd.text(entry, "device") or ""),
         "addr": odd.whole(entry, "addr", 0, 2**64 - 1),
+    }
+
+
+def _place(number: int, entry: dict[str, Any]) -> dict[str, Any]:
+    declared, device = entry.get("declared"), clean_text(str(entry.get("device") or "unknown"))[:40]
+    shape, role = entry.get("shape"), entry.get("role")
+    sizes = [as_int(size, 0) for size in shape[:64]] if isinstance(shape, list) else [None]
+    item = _ITEM_BYTES.get(str(entry.get("dtype")))
+    known = [size for size in sizes if size is not None]
+    n = math.prod(known) if len(known) == len(sizes) else None
+    wanted = None if declared is None else clean_text(str(declared))[:40]
+    return {
+        "row": number,
+        "name": clean_text(entry["name"])[:1000],
+        "kind": role if role in {"parameter", "buffer", "attribute"} else "parameter",
+        "device": device,
+        "declared": wanted,
+        "is_as_declared": None if wanted is None else _same_device(wanted, device),
+        "size_bytes": n * item if n is not None and item is not None and n < 1 << 50 else None,
     }
 
 
