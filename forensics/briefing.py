@@ -5,6 +5,7 @@ All text that comes from artifacts is masked here, so that every rendering shows
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from forensics import __version__
 from forensics.citations import Citations
 from forensics.engine import Judgement
 from forensics.finding import Anomaly, Evidence, Finding, Verdict, format_bytes
+from forensics.pictures import read_pictures
 from forensics.redact import mask
 from forensics.report import view
 from forensics.rule import Rule
@@ -61,6 +63,7 @@ def brief(
         processes=_processes(con),
         timeline=_timeline(con, citations, verdict),
         series=_series(con),
+        pictures=read_pictures(con),
         time_limit=time_limit,
     )
 
@@ -85,7 +88,9 @@ def _verdict(verdict: Verdict) -> view.VerdictView:
         status=verdict.status,
         sentence=mask(verdict.sentence),
         confidence=root.confidence if root else None,
+        confidence_range=confidence_range(root),
         confidence_note=confidence_note(root),
+        strength=root.strength if root else "",
         culprit=_culprit(root) if root else (),
         fix=root.fix if root else "",
         not_established_reason=mask(" ".join(verdict.reasons[1:])) if verdict.status == "not-established" else "",
@@ -110,7 +115,25 @@ def confidence_note(root: Finding | None) -> str:
     if root.confidence is None:
         return "not calibrated: no labelled case has this strength of proof"
     n = measured["counts"][root.strength]
-    return f"verdicts of this strength ({root.strength}) were right in {n['right']} of {n['of']}; {measured['note']}"
+    return (
+        f"{n['right']} of {n['of']} verdicts on evidence of this grade ({root.strength}) were right; {measured['note']}"
+    )
+
+
+def confidence_range(root: Finding | None) -> tuple[float, float] | None:
+    """The 95 % interval of that share (Wilson 1927): few verdicts leave a wide one."""
+    from forensics.ledger import calibration
+
+    if root is None or root.confidence is None:
+        return None
+    count = calibration()["counts"][root.strength]
+    n, z = count["of"], 1.96
+    if not n:
+        return None
+    share, shrink = count["right"] / n, 1 + z * z / n
+    middle = (share + z * z / (2 * n)) / shrink
+    reach = z / shrink * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return min(middle - reach, root.confidence), max(middle + reach, root.confidence)
 
 
 def _culprit(root: Finding) -> tuple[tuple[str, str], ...]:

@@ -8,6 +8,8 @@ import math
 import random
 from dataclasses import replace
 
+import picture_demo
+
 from forensics.report import view
 from forensics.report.view import EvidenceView, FindingView, Moment, NotChecked, RuledOut, SeriesView, Threshold
 
@@ -257,7 +259,9 @@ def root_cause() -> view.Report:
         status="root-cause",
         sentence="A NaN was born in aten::log on rank 1 at step 217; rank 0 then timed out waiting for it.",
         confidence=0.93,
-        confidence_note="proof: 41 of 44 such verdicts were right on labelled cases",
+        confidence_range=(0.82, 0.98),
+        confidence_note="41 of 44 such verdicts were right on labelled cases",
+        strength="proof",
         culprit=(
             ("rank", "1"),
             ("step", "217"),
@@ -289,6 +293,7 @@ def root_cause() -> view.Report:
     )
     log0, log1 = "logs/rank0.stderr", "logs/rank1.stderr"
     return view.Report(
+        pictures=picture_demo.every(),
         title="lora-adapters-0217",
         artifacts_name="job-88213/artifacts",
         generated_by="forensics 0.1.0",

@@ -9,6 +9,7 @@ import re
 from itertools import pairwise
 from typing import Any
 
+import picture_demo
 import pytest
 import report_demo as demo
 from report_tree import Node, parse
@@ -53,6 +54,7 @@ def hostile_report(text: str = HOSTILE) -> Report:
         findings=tuple(dataclasses.replace(b, role=f.role) for b, f in zip(bad.findings, report.findings, strict=True)),
         chain_nodes=nodes,
         chain_edges=tuple(ChainEdge(str(i), str(i + 1), text) for i in range(len(nodes) - 1)),
+        pictures=picture_demo.every(text),
         series=tuple(dataclasses.replace(s, axis="step") for s in bad.series),
     )
 
@@ -124,8 +126,9 @@ def test_the_first_screen_answers_what_where_how_sure_and_what_to_do() -> None:
     assert where["step"] == "217"
     assert where["op"] == "aten::log"
     assert where["line"] == "losses.py:88"
-    assert verdict.one("p", "figure").text == "93 % proof"
+    assert verdict.one("p", "figure").text == "93 % likely 82 to 98 %"
     assert "41 of 44" in verdict.text
+    assert "Evidence: proof." in verdict.text
     assert "Cannot prove: Why the input was negative" in verdict.text
     assert verdict.one("div", "copy").one("code").text.startswith("# losses.py, line 88")
 
@@ -254,7 +257,7 @@ def test_thousands_of_everything_are_bounded_and_the_page_says_so() -> None:
 
 
 def test_a_typical_page_is_small() -> None:
-    assert len(render_html(demo.root_cause()).encode()) < 100_000
+    assert len(render_html(demo.root_cause()).encode()) < 150_000, "seven pictures among it"
 
 
 def test_the_same_report_gives_the_same_bytes() -> None:

@@ -109,7 +109,7 @@ def test_backticks_never_end_a_code_span_or_block() -> None:
 
 def test_the_terminal_gets_a_few_plain_lines() -> None:
     shown = render_terminal(demo.root_cause())
-    assert shown.startswith("ROOT CAUSE  93 %, proof: 41 of 44")
+    assert shown.startswith("ROOT CAUSE  93 % sure, 82 to 98 %, evidence: proof\n")
     assert "\x1b" not in shown
     lines = shown.split("\n")
     assert len(lines) < 20

@@ -107,10 +107,10 @@ def graphs_with_nonfinite_values(con: duckdb.DuckDBPyConnection) -> list[Recorde
         ORDER BY n.artifact_id, n.step, n.graph_id
         """
     ).fetchall()
-    return [_load(con, *key) for key in found]
+    return [load_graph(con, *key) for key in found]
 
 
-def _load(
+def load_graph(
     con: duckdb.DuckDBPyConnection,
     artifact_id: int,
     graph_id: int,
@@ -118,6 +118,7 @@ def _load(
     rank: int | None,
     step: int | None,
 ) -> RecordedGraph:
+    """One recorded step, whatever its values."""
     import networkx as nx
 
     operators = _operators(con, artifact_id, graph_id)

@@ -24,12 +24,13 @@ from forensics.states import QUALITIES, SEVERITIES
 
 MAX_EVIDENCE = 12  # places of one finding
 _LINK_LIMIT = 500
+_SCRIPTS = ("page.js", "pictures.js")  # one after the other, named by one hash
 _QUALITIES = (*QUALITIES, "unknown")
 
 
 def render_html(report: Report) -> str:
     """The page. The same report gives the same bytes."""
-    css, script = asset("page.css"), asset("page.js")
+    css, script = asset("page.css"), "".join(asset(name) for name in _SCRIPTS)
     template = _environment().get_template("page.html.j2")
     return template.render(
         page=prepare(report),
@@ -74,6 +75,7 @@ def _environment() -> Environment:
         "block": block,
         "rows": numbered_rows,
         "percent": text.percent,
+        "percent_range": text.percent_range,
         "size": text.size,
         "moment": text.moment,
         "plural": text.plural,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from forensics.report.chain_svg import Chain, chain, chain_sentences
+from forensics.report.exhibit import Exhibit
+from forensics.report.exhibits import exhibits
 from forensics.report.lanes_svg import Lanes, lanes
 from forensics.report.outline import Branch, Outline, outline
 from forensics.report.series_svg import Chart, charts
@@ -88,6 +90,8 @@ class Page:
     lanes: Lanes | None
     charts: list[Chart]
     n_charts_hidden: int
+    lead_exhibit: Exhibit | None  # the picture that shows the cause
+    exhibits: list[Exhibit]
 
 
 def prepare(report: Report) -> Page:
@@ -97,6 +101,7 @@ def prepare(report: Report) -> Page:
     moments = bounded(report.timeline, MAX_MOMENTS)
     drawn, n_hidden = charts(report.series)
     missing = gaps(report.not_checked)
+    lead_exhibit, others = exhibits(report.pictures, causes[0].rule if causes else "")
     return Page(
         report=report,
         reason=unsaid_reason(report.verdict),
@@ -121,6 +126,8 @@ def prepare(report: Report) -> Page:
         lanes=lanes(moments.items, report.processes),
         charts=drawn,
         n_charts_hidden=n_hidden,
+        lead_exhibit=lead_exhibit,
+        exhibits=others,
     )
 
 

@@ -54,9 +54,9 @@ def text_width(text: str, font_px: float, *, bold: bool = False) -> float:
 
 def clip(text: str, width: float, font_px: float, *, bold: bool = False) -> str:
     """The text cut with an ellipsis where it is wider than `width` px."""
-    if text_width(text, font_px, bold=bold) <= width:
+    kept = text[: max(1, int(width / (0.3 * font_px)))]  # no character is narrower
+    if kept == text and text_width(text, font_px, bold=bold) <= width:
         return text
-    kept = text
     while kept and text_width(kept + "…", font_px, bold=bold) > width:
         kept = kept[:-1]
     return kept.rstrip() + "…"

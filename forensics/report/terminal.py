@@ -7,7 +7,7 @@ import textwrap
 from forensics.report import text
 from forensics.report.outline import outline
 from forensics.report.page import gaps, is_prose, unsaid_reason
-from forensics.report.view import EvidenceView, FindingView, Report
+from forensics.report.view import EvidenceView, FindingView, Report, VerdictView
 
 _STATUS = {"root-cause": "ROOT CAUSE", "independent": "INDEPENDENT CAUSES", "healthy": "HEALTHY"}
 _COLOURS = {"root-cause": "1;31", "independent": "1;31", "healthy": "1;32"}
@@ -19,14 +19,14 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
     pen = _Pen(colour, max(width, 40))
     verdict = report.verdict
     status = _STATUS.get(verdict.status, "NOT ESTABLISHED")
-    sure = text.percent(verdict.confidence)
-    note = text.one_line(verdict.confidence_note, 160)
-    about = ", ".join(part for part in (sure, note) if part)
-    lines = [pen.paint(status, _COLOURS.get(verdict.status, "1;35")) + (f"  {about}" if about else "")]
+    sure = how_sure(verdict)
+    lines = [pen.paint(status, _COLOURS.get(verdict.status, "1;35")) + (f"  {sure}" if sure else "")]
     lines += pen.paragraph(verdict.sentence, "1")
     reason = unsaid_reason(verdict)
     lines += pen.paragraph(reason) if reason else []
     lines.append("")
+    if verdict.confidence_note:
+        lines += pen.row("how sure" if sure else "rests on", text.one_line(verdict.confidence_note, 300))
     if verdict.culprit:
         lines += pen.row("where", ", ".join(f"{label} {value}" for label, value in verdict.culprit[:8]))
     causes = [f for f in report.findings if f.role in {"root", "independent"}]
@@ -47,6 +47,13 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
         for gap in [gap for gap in gaps(report.not_checked) if gap.capture][:3]:
             lines += pen.row("next time", text.one_line(gap.capture, 200))
     return "\n".join(lines)
+
+
+def how_sure(verdict: VerdictView) -> str:
+    """The figure with its interval, apart from the grade of the evidence, which is no probability."""
+    sure, bounds = text.percent(verdict.confidence), text.percent_range(verdict.confidence_range)
+    grade = f"evidence: {text.one_line(verdict.strength, 20)}" if verdict.strength else ""
+    return ", ".join(part for part in (f"{sure} sure" if sure else "", bounds, grade) if part)
 
 
 def _causes(pen: _Pen, causes: list[FindingView], earliest: EvidenceView | None) -> list[str]:

@@ -98,6 +98,14 @@ def percent(ratio: float | None) -> str:
     return f"{min(max(ratio, 0.0), 1.0) * 100:.0f} %"
 
 
+def percent_range(bounds: tuple[float, float] | None) -> str:
+    """Both ends of an interval of probabilities: "74 to 99 %". "" when there is none."""
+    if bounds is None:
+        return ""
+    low, high = (min(max(end, 0.0), 1.0) * 100 for end in bounds)
+    return f"{low:.0f} to {min(round(high), 99) if high < 100 else 100} %"
+
+
 def size(n_bytes: int) -> str:
     """Bytes with a binary unit, three significant digits."""
     value = float(n_bytes)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forensics.report.pictures import Picture
+
 STATUSES = ("root-cause", "independent", "not-established", "healthy")
 ROLES = ("root", "consequence", "independent", "other")
 
@@ -65,7 +67,9 @@ class VerdictView:
     status: str  # STATUSES
     sentence: str
     confidence: float | None = None
+    confidence_range: tuple[float, float] | None = None  # 95 % interval of the measurement behind it
     confidence_note: str = ""  # how the figure came about: "uncalibrated: …", "calibrated on 120 cases …"
+    strength: str = ""  # states.STRENGTHS, of the evidence that the verdict rests on
     culprit: tuple[tuple[str, str], ...] = ()  # (label, value): rank, step, op, line …, most telling first
     fix: str = ""
     not_established_reason: str = ""
@@ -178,4 +182,5 @@ class Report:
     processes: tuple[ProcessView, ...] = ()
     timeline: tuple[Moment, ...] = ()  # earliest first
     series: tuple[SeriesView, ...] = ()
+    pictures: tuple[Picture, ...] = ()
     time_limit: str = ""  # what is missing because it was reached

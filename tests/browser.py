@@ -1,0 +1,142 @@
+"""A page in a real Chromium, driven over its debugging pipe: what it asks for, says and shows. No library needed."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+_FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
+]
+_DEADLINE_S = 60.0
+
+
+class Page:
+    """One tab. `requests`: addresses that it asked for; `complaints`: errors, warnings and violations of its policy."""
+
+    def __init__(self, to_browser: int, from_browser: int) -> None:
+        self._out, self._in = to_browser, from_browser
+        self._rest, self._n, self._session = b"", 0, ""
+        self.requests: list[str] = []
+        self.complaints: list[str] = []
+        self._events: list[dict[str, Any]] = []
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Network", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._n += 1
+        message = {"id": self._n, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == self._n:
+                assert "error" not in answer, answer["error"]
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def _read(self) -> dict[str, Any]:
+        end = time.monotonic() + _DEADLINE_S
+        while b"\0" not in self._rest:
+            assert time.monotonic() < end, "the browser does not answer"
+            self._rest += os.read(self._in, 1 << 20)
+        raw, _, self._rest = self._rest.partition(b"\0")
+        message: dict[str, Any] = json.loads(raw)
+        self._note(message.get("method", ""), message.get("params", {}))
+        return message
+
+    def _note(self, method: str, params: dict[str, Any]) -> None:
+        if method:
+            self._events.append({"method": method, **params})
+        if method == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+        elif method == "Log.entryAdded":
+            self.complaints.append(f"{params['entry']['source']}: {params['entry']['text']}")
+        elif method == "Runtime.exceptionThrown":
+            self.complaints.append(str(params["exceptionDetails"])[:500])
+        elif method == "Runtime.consoleAPICalled" and params["type"] in {"error", "warning", "assert"}:
+            self.complaints.append(str(params["args"])[:500])
+
+    def open(self, file: Path | str, *, width: int = 1280, height: int = 900) -> None:
+        """Loads a file and waits until it and its scripts are done."""
+        self.resize(width, height)
+        self.requests.clear()
+        self.complaints.clear()
+        self._events.clear()
+        self.call("Page.navigate", url=file.as_uri() if isinstance(file, Path) else file)
+        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
+            self._read()
+
+    def resize(self, width: int, height: int = 900) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def dark(self, on: bool = True, media: str = "") -> None:
+        feature = {"name": "prefers-color-scheme", "value": "dark" if on else "light"}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[feature])
+
+    def scripts(self, on: bool) -> None:
+        self.call("Emulation.setScriptExecutionDisabled", value=not on)
+
+    def run(self, expression: str) -> Any:
+        """The value of a JavaScript expression; promises are awaited."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            typed = {"text": key} if len(key) == 1 else {"Enter": {"text": "\r"}}.get(key, {})
+            code = {"Tab": 9, "Enter": 13, "ArrowRight": 39, "ArrowLeft": 37, "Escape": 27}.get(key, 0)
+            self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **typed)
+            self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    def picture(self, selector: str = "") -> bytes:
+        """A PNG of the window, or of the whole of one element."""
+        clip: dict[str, Any] = {}
+        if selector:
+            box = self.run(
+                f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+                " return [b.x + scrollX, b.y + scrollY, b.width, b.height]; })()"
+            )
+            clip = {"clip": dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"scale": 1}}
+            clip["captureBeyondViewport"] = True
+        return base64.b64decode(self.call("Page.captureScreenshot", **clip)["data"])
+
+    def pdf(self) -> bytes:
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
+
+
+@contextlib.contextmanager
+def browser(profile: Path) -> Iterator[Page]:
+    """A browser with one page; it ends with the block."""
+    to_child, ours_out = os.pipe()
+    ours_in, from_child = os.pipe()
+
+    # The browser expects its pipe at 3 and 4, whatever numbers are free here.
+    shell = f'exec "$0" "$@" 3<&{to_child} 4>&{from_child}'
+    command = ["/bin/sh", "-c", shell, CHROMIUM or "", *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    child = subprocess.Popen(
+        command, pass_fds=(to_child, from_child), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    os.close(to_child)
+    os.close(from_child)
+    try:
+        yield Page(ours_out, ours_in)
+    finally:
+        child.terminate()
+        child.wait(timeout=30)
+        os.close(ours_out)
+        os.close(ours_in)

@@ -1,0 +1,85 @@
+"""Pictures as an analysis would fill them, for testing their drawings. Not shipped."""
+
+from __future__ import annotations
+
+from forensics.report import pictures as p
+
+MIB = 1 << 20
+NAN = float("nan")
+
+
+def provenance(name: str = "aten::log") -> p.Provenance:
+    operations = (
+        p.Operation(0, "aten::softmax", "healthy", "forward", values="largest 1"),
+        p.Operation(1, name, "birth", "forward", "loss", "5 inf of 48", (0,)),
+        p.Operation(2, "aten::mul", "path", "forward", "loss", "4 NaN of 48", (1,)),
+        p.Operation(3, "aten::sum", "path", "forward", "loss", "1 NaN of 1", (2,)),
+        p.Operation(4, "LogBackward0", "victim", "backward", "", "48 NaN of 48", (1, 3)),
+    )
+    return p.Provenance("stats.jsonl", "rank 1", 217, "it took the logarithm of zero", operations, 40, True)
+
+
+def memory(name: str = "serve (job.py:42)") -> p.MemoryTimeline:
+    points = tuple((i, i * MIB, (i // 10 + 1) * 12 * MIB) for i in range(100))
+    return p.MemoryTimeline(
+        "snapshot.pickle",
+        "",
+        0,
+        points,
+        100,
+        steps=((0, 0), (50, 1)),
+        failures=(p.Failure(99, 64 * MIB, name),),
+        levels=(
+            p.Level("most the process could get", 150 * MIB, "limit"),
+            p.Level(f"{name}: peak, 9 MiB to spare", 110 * MIB, "fits"),
+        ),
+        owners=(p.Owner("kept", name, 3, 70 * MIB),),
+        owned_at="failure",
+    )
+
+
+def segments(name: str = "serve (job.py:42)") -> p.SegmentMap:
+    blocks = (
+        p.Block(0, 0, 4 * MIB, "inactive"),
+        p.Block(1, 4 * MIB, MIB, "active_allocated", name, 7 * MIB),
+        p.Block(2, 5 * MIB, 3 * MIB, "inactive"),
+        p.Block(3, 8 * MIB, 2 * MIB, "active_pending_free"),
+    )
+    both = (
+        p.Segment(0, 10 * MIB, "0.0", 0, "large", False, blocks),
+        p.Segment(1, 2 * MIB, "0.1", 7, "small", True, ()),
+    )
+    return p.SegmentMap("snapshot.pickle", "", 0, both, 0, 6 * MIB, 4 * MIB, 7 * MIB, 12 * MIB, name, 7 * MIB)
+
+
+def capture(name: str = "cudaStreamSynchronize") -> p.CaptureWindow:
+    calls = (
+        p.Call(10, "cudaStreamBeginCapture", "thread 1", 0, 900, "begin"),
+        p.Call(11, "cudaLaunchKernel", "thread 1", 2_000, 900, "call", 0),
+        p.Call(12, name, "thread 2", 5_000, 4_000, "offence", 900),
+        p.Call(13, "cudaStreamEndCapture", "thread 1", 12_000, 900, "end", 901),
+        p.Call(14, "gemm", "stream 7", 3_000, 2_000, "work"),
+    )
+    return p.CaptureWindow("trace.json", "", 10, False, 12_000, calls, 5, "it waited for a stream", "forward > item")
+
+
+def waits(name: str = "default_pg") -> p.WaitGraph:
+    members = (
+        p.WaitMember(2, 37, None, "", "absent"),
+        p.WaitMember(0, 38, 38, "all_reduce"),
+        p.WaitMember(1, None, None, "", has_dump=False),
+    )
+    return p.WaitGraph((p.WaitGroup(name, "gloo", members),), 0, 1)
+
+
+def grid(name: str = "rank 0") -> p.GridView:
+    return p.GridView("Step time", "seconds", "rank", (name, "rank 1"), (3, 4, 5), ((0.1, 0.1, 9.0), (0.1, None, NAN)))
+
+
+def steps(name: str = "RuntimeError: nan") -> p.LastSteps:
+    rows = tuple(p.LastStep("rank 0", i, (f"{i}.5", ""), (name,) if i == 9 else ()) for i in range(10))
+    return p.LastSteps(("loss", "my_metric"), rows)
+
+
+def every(name: str = "x") -> tuple[p.Picture, ...]:
+    return provenance(name), memory(name), segments(name), capture(name), waits(name), grid(name), steps(name)

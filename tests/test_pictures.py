@@ -1,0 +1,68 @@
+"""The pictures that real jobs give: read from their cases, and true to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from forensics.investigation import Case
+from forensics.pictures import read_pictures
+from forensics.pipeline import analyze
+from forensics.report import pictures as p
+from forensics.report.pictures import Picture
+
+T = TypeVar("T")
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def pictures_of(name: str, folder: Path) -> tuple[Picture, ...]:
+    analyze(FIXTURES / name / "artifacts", folder)
+    with Case(folder) as case:
+        return read_pictures(case._con)
+
+
+def one(found: tuple[Picture, ...], kind: type[T]) -> T:
+    return next(view for view in found if isinstance(view, kind))
+
+
+@pytest.fixture(scope="module")
+def fragmented(tmp_path_factory: pytest.TempPathFactory) -> tuple[Picture, ...]:
+    return pictures_of("memory-fragmentation", tmp_path_factory.mktemp("fragmented"))
+
+
+def test_memory_runs_to_what_the_snapshot_holds_and_marks_the_failed_request(fragmented: tuple[Picture, ...]) -> None:
+    memory = one(fragmented, p.MemoryTimeline)
+    assert memory.points[-1] == (417, 2_610_167_808, 3_579_838_464)
+    assert [(f.event, f.requested_bytes) for f in memory.failures] == [(417, 244_137_984)]
+    assert any("expandable_segments" in level.label and level.kind == "fits" for level in memory.levels)
+
+
+def test_the_segment_map_holds_every_block_and_names_who_parts_free_memory(fragmented: tuple[Picture, ...]) -> None:
+    segments = one(fragmented, p.SegmentMap)
+    assert len(segments.segments) == 16 and segments.n_hidden == 0
+    assert sum(len(s.blocks) for s in segments.segments) == 36
+    assert all(sum(b.size_bytes for b in s.blocks) == s.total_bytes for s in segments.segments)
+    assert segments.requested_bytes is not None and segments.longest_free_bytes < segments.requested_bytes
+    assert "growing_prefill.py:42" in segments.pinned_by
+
+
+def test_a_birth_is_drawn_with_its_way_and_the_last_steps_with_what_was_measured(tmp_path: Path) -> None:
+    found = pictures_of("numerics-exp-overflow", tmp_path)
+    graph = one(found, p.Provenance)
+    assert [op.label for op in graph.operations if op.role == "birth"] == ["aten::exp"]
+    assert graph.reaches_loss and any(op.role == "path" for op in graph.operations)
+    steps = one(found, p.LastSteps)
+    assert [row.step for row in steps.rows] == list(range(10))
+    norms = next(view for view in found if isinstance(view, p.GridView) and view.row_word == "parameter")
+    assert norms.cells[0][-1] != norms.cells[0][-1], "NaN"
+
+
+def test_the_missing_rank_is_behind_the_others_in_the_wait_graph(tmp_path: Path) -> None:
+    found = pictures_of("missing-rank", tmp_path)
+    members = {m.rank: m for m in one(found, p.WaitGraph).groups[0].members}
+    assert members[2].culprit == "absent" and members[2].waits_at is None
+    assert {r: m.waits_at for r, m in members.items() if r != 2} == {0: 38, 1: 38, 3: 38}
+    times = next(view for view in found if isinstance(view, p.GridView) and view.row_word == "rank")
+    assert times.rows == ("rank 0", "rank 1", "rank 2", "rank 3")
