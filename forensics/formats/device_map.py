@@ -1,7 +1,8 @@
 """Where a model's tensors really lay: `forensics.device_map/1`, one JSON object with a list `tensors`.
 
 Each entry has name, role (parameter, buffer, attribute), device, shape, dtype, contiguous, addr, requires_grad, and
-`declared`: the device that a map of module prefixes asked for. Entries become `placement` rows, and `tensor` rows of that role.
+`declared`: the device that a map of module prefixes asked for. Entries become `placement` rows and
+`tensor` rows of that role.
 """
 
 from __future__ import annotations
