@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support import ARTIFACTS, MemorySink, load, needs_artifacts
 
+from forensics.discovery import discover
 from forensics.formats import log, nvidia_smi
 
 TABLE = """\
@@ -86,3 +87,39 @@ def test_a_real_query_in_a_log_gives_the_samples_that_it_gives_alone(tmp_path: P
     n_devices = len({row[3] for row in samples(alone)})
     assert samples(found, shift=1) == samples(alone) and n_devices >= 1
     assert [row["signature"] for row in found.rows("log_event")] == ["cuda-oom"]
+
+
+LOOP = """\
+[2026-11-29 12:00:00] INFO starting
+timestamp, index, utilization.gpu [%], memory.used [MiB]
+2026/11/29 12:00:01.123, 0, 91 %, 70123 MiB
+2026/11/29 12:00:01.125, 1, 92 %, 70125 MiB
+step 1 loss 0.5
+2026/11/29 12:00:06.123, 0, 93 %, 71123 MiB
+[2026-11-29 12:00:07] INFO step 2, loss 0.4, 93 %, 12 MiB
+2026/11/29 12:00:06.125, 1, [N/A], 71125 MiB
+[2026-11-29 12:00:10] ERROR something bad
+2026/11/29 12:00:11.123, 0, 0 %, 81123 MiB
+a, b, c, d
+"""
+
+
+def test_rows_of_a_loop_between_other_lines_are_read_and_the_lines_kept(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(LOOP)
+    (found,) = discover(tmp_path, tmp_path / "work")
+    assert found.format == "log"
+    sink = load(log, path)
+    used = [(r["line"], r["device"], r["value"] / 2**20) for r in sink.rows("sample") if r["name"] == "memory.used"]
+    assert used == [(3, 0, 70123), (4, 1, 70125), (6, 0, 71123), (8, 1, 71125), (10, 0, 81123)]
+    times = {r["line"]: r["ts_ns"] for r in sink.rows("sample") if r["name"] == "memory.used"}
+    assert (times[10] - times[3]) == 10 * 10**9
+    assert [(r["line"], r["message"]) for r in sink.rows("log_event")] == [(9, "something bad")]
+
+
+def test_a_loop_with_few_other_lines_stays_a_table(tmp_path: Path) -> None:
+    rows = "".join(f"2026/11/29 12:00:{n:02d}.1, {n % 2}, 91 %, 70123 MiB\n" for n in range(40))
+    text = LOOP.splitlines(keepends=True)[1] + rows + "Unable to determine the device handle for GPU0: GPU is lost.\n"
+    (tmp_path / "smi.csv").write_text(text)
+    (found,) = discover(tmp_path, tmp_path / "work")
+    assert found.format == "metrics_csv"

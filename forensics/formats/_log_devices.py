@@ -11,6 +11,10 @@ import pyarrow.compute as pc
 
 from forensics.artifact import Sink
 from forensics.formats._device_fields import DeviceSamples
+from forensics.formats._log_lines import Block
+from forensics.formats._log_marks import Labels
+from forensics.formats._log_prefix import parse
+from forensics.formats._log_time import Clock
 from forensics.formats._nvidia_smi_query import QueryText, is_device_heading
 from forensics.formats._nvidia_smi_table import TableText
 from forensics.formats._quantities import parse_time
@@ -18,6 +22,8 @@ from forensics.formats.metrics_csv import DeviceTable
 
 _OF_HOST = re.compile(r"(?:Timestamp|Driver Version|CUDA Version|Attached GPUs) +: |=+NVSMI LOG=+")
 _CSV_SIGNS = ("utilization.gpu", "memory.used", "memory.total", "memory.free", "temperature.gpu", "power.draw")
+_HEADER = "|".join(map(re.escape, _CSV_SIGNS))
+_MAX_ROW = 4000  # characters
 _MAX_OUTSIDE = 2  # blank lines within one output
 
 
@@ -38,17 +44,65 @@ class _Behind:
         return getattr(self._sink, name)
 
 
+class DeviceRows:
+    """Rows of `nvidia-smi --query-gpu=… --format=csv`, in a loop among the lines of a log; its header comes first."""
+
+    def __init__(self, samples: DeviceSamples, labels: Labels, clock: Clock) -> None:
+        self._labels = labels
+        self._clock = clock
+        self._csv = DeviceTable(samples)
+        self.n_lines = 0
+
+    def read(self, block: Block) -> None:
+        data = block.pieces.buffers()[2]
+        if self._csv.n_columns == 0 and (data is None or not _any_sign(data.to_pybytes())):
+            return
+        index = 0
+        while index < len(block):
+            if self._csv.n_columns == 0:
+                headers = pc.indices_nonzero(pc.match_substring_regex(block.pieces, _HEADER)).to_pylist()
+                index = next((i for i in headers if i >= index and self._begin(block, i)), len(block) - 1) + 1
+            else:
+                rows = pc.greater_equal(pc.count_substring(block.pieces, ","), self._csv.n_columns - 1)
+                for at in pc.indices_nonzero(rows).to_pylist():
+                    if at >= index and not self._begin(block, at):
+                        self._take(block, at)
+                return
+
+    def _begin(self, block: Block, index: int) -> bool:
+        text = block[index].text
+        begun = any(sign in text for sign in _CSV_SIGNS) and len(text) < _MAX_ROW
+        begun = begun and self._csv.begin(parse(text, self._labels).text, block[index].number)
+        self.n_lines += begun
+        return begun
+
+    def _take(self, block: Block, index: int) -> None:
+        piece = block[index]
+        if len(piece.text) > _MAX_ROW:
+            return
+        # A time at the beginning is the row's own where the header has one.
+        for text in (piece.text, parse(piece.text, self._labels).text):
+            if self._csv.resumes(text):
+                self.n_lines += 1
+                self._csv.read(text, piece.number, timed=self._clock.kind in {"none", "local"})
+                return
+
+
+def _any_sign(data: bytes) -> bool:
+    return any(sign.encode() in data for sign in _CSV_SIGNS)
+
+
 class DeviceText:
     """Feed it lines while `is_open`, and those that `begins` tells."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, labels: Labels, clock: Clock) -> None:
         self._sink = sink
         self._behind = _Behind(sink)
         self._samples = DeviceSamples(self._behind)
         self._table = TableText(self._samples)
         self._query = QueryText(self._samples)
         self._proc: int | None = None  # whose output is open
-        self._csv = DeviceTable(self._samples)
+        self.rows = DeviceRows(self._samples, labels, clock)
         self._kind = ""
         self._n_blank = 0
         self._n_lines = 0
@@ -60,11 +114,6 @@ class DeviceText:
     def take(self, proc: int, text: str, number: int, before: Callable[[], list[str]]) -> bool:
         """Whether a line is of such output. `before` gives the lines above it that may tell the time, a local one."""
         if self._proc is None:
-            is_csv = any(sign in text for sign in _CSV_SIGNS) and self._csv.begin(text, number)
-            if is_csv:
-                self._proc, self._kind, self._n_blank = proc, "csv", 0
-                self._n_lines += 1
-                return True
             if not _begins(text):
                 return False
             self._proc, self._kind = proc, "query" if "NVSMI LOG" in text else "table"
@@ -73,7 +122,7 @@ class DeviceText:
         elif proc != self._proc:
             return False
         self._n_blank = 0 if text.strip() else self._n_blank + 1
-        readers = {"query": self._query.read, "csv": self._csv.read, "table": self._table.read}
+        readers = {"query": self._query.read, "table": self._table.read}
         if text.strip():
             is_own = (self._kind != "query" or _may_be_of_query(text)) and readers[self._kind](text, number)
         else:
@@ -86,7 +135,7 @@ class DeviceText:
     def close(self, first_row: int) -> int:
         """Emits the samples, numbered from `first_row` on; gives the number after the last one."""
         self._query.finish()
-        self._samples.finish(n_read=self._n_lines, complete=False)
+        self._samples.finish(n_read=self._n_lines + self.rows.n_lines, complete=False)
         for rows in self._behind.samples:
             numbers = pc.add(rows["row"], first_row)
             self._sink.emit("sample", rows.set_column(rows.schema.get_field_index("row"), "row", numbers))

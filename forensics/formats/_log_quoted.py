@@ -27,7 +27,7 @@ class QuotedText:
         self._clock = clock
         self._outcomes = outcomes
         self._cluster = outcomes.cluster = ClusterTimes() if survey.cluster else None
-        self._devices = DeviceText(sink)
+        self._devices = DeviceText(sink, survey.labels, clock)
         self._dumps = DumpTexts(sink, processes)
         self._settings = SettingTexts(sink, survey.labels, processes)
 
@@ -38,6 +38,7 @@ class QuotedText:
     def read(self, block: Block) -> None:
         """Reads what is told by whole runs of lines; these stay the log's own as well."""
         self._settings.read(block)
+        self._devices.rows.read(block)
         if self._cluster is not None:
             self._cluster.read(block.pieces, block.numbers)
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
-from forensics.formats._device_fields import DeviceSamples, canonical_field, device_value
+from forensics.formats._device_fields import DeviceSamples, canonical_field, device_value, says_device_is_lost
 from forensics.formats._metric_rows import STEP_COLUMNS, TIME_COLUMNS, MetricRows, is_known_metric
 from forensics.formats._quantities import parse_number, parse_time
 from forensics.formats._samples import folded
 from forensics.formats._text_lines import BadLines, decode_text, head_lines, numbered_lines
 
-VERSION = 1
+VERSION = 2
 TITLE = "Metrics as CSV, nvidia-smi --query-gpu as CSV"
 PROVIDES = ("sample", "sample.device", "fact")
 
@@ -72,7 +72,8 @@ def recognise(head: Head) -> int:
     if header is None:
         return 0
     if header.of_device:
-        return 90
+        # Among other lines, the log that they are reads such rows too.
+        return 90 if _n_others(head, header) <= 0.1 * len(rows) else 5
     if not rows or not any(folded(name) in _PLACES for name in header.columns):
         return 0
     cells = [cell for row in rows for cell in row if cell]
@@ -80,6 +81,13 @@ def recognise(head: Head) -> int:
     if numeric < 0.6 * len(cells) or len(header.columns) < 2:
         return 0
     return 75 if any(is_known_metric(name) for name in header.columns) else 65
+
+
+def _n_others(head: Head, header: _Header) -> int:
+    """Lines that are neither the header nor rows of it, nor what nvidia-smi prints in place of a row."""
+    lines = head_lines(decode_text(head.data).lstrip("\ufeff"), whole=head.whole)[: _LOOK_FOR_HEADER + _LOOK_AT_ROWS]
+    cells = [_cells(line, header.delimiter) for line in lines if line.strip() and not says_device_is_lost(line)]
+    return sum(row is None or len(row) != len(header.columns) for row in cells)
 
 
 def _is_quantity(cell: str) -> bool:
@@ -193,13 +201,43 @@ class DeviceTable:
         self._header = header
         return True
 
-    def read(self, line: str, number: int) -> bool:
-        """Whether a line is a row of the table that was begun last."""
+    def resumes(self, line: str) -> bool:
+        """Whether a line is, beyond doubt, a further row of the table that was begun last: all its cells fit."""
+        header = self._header
+        if header is None or line.count(",") < len(header.columns) - 1:
+            return False
+        cells = _cells(line.strip(), ",")
+        return (
+            cells is not None
+            and len(cells) == len(header.columns)
+            and all(map(_fits, _device_columns(header), cells))
+            and _has_quantity(cells)
+        )
+
+    @property
+    def n_columns(self) -> int:
+        """0 before a header."""
+        return 0 if self._header is None else len(self._header.columns)
+
+    def read(self, line: str, number: int, *, timed: bool = True) -> bool:
+        """Whether a line is a row of the table that was begun last; its time counts when `timed`."""
         cells = _cells(line.strip(), ",") if self._header is not None else None
         if self._header is None or cells is None or len(cells) != len(self._header.columns) or not _has_quantity(cells):
             return False
-        _add_device_row(self._samples, _device_columns(self._header), cells, number, self._known)
+        columns = _device_columns(self._header)
+        if not timed:
+            cells = ["" if name == "timestamp" else cell for (name, _), cell in zip(columns, cells, strict=True)]
+        _add_device_row(self._samples, columns, cells, number, self._known)
         return True
+
+
+def _fits(column: tuple[str, str | None], cell: str) -> bool:
+    name, _ = column
+    if name == "timestamp":
+        return parse_time(cell) is not None
+    if name == "index":
+        return cell.isdecimal()
+    return name in _TEXT_FIELDS or "N/A" in cell or device_value(cell) is not None
 
 
 def _has_quantity(cells: list[str]) -> bool:
