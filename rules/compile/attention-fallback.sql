@@ -70,7 +70,13 @@ said AS (
         left(split_part(e.message, chr(10), 1), 200) AS what,
         coalesce('; because of ' || coalesce(
             CASE WHEN e.fields ->> 'mask' IS NOT NULL THEN 'the mask' END, e.fields ->> 'dtype', e.fields ->> 'architecture', e.fields ->> 'head_size',
-            CASE WHEN e.fields ->> 'causal' IS NOT NULL THEN 'causal attention of unequal lengths' END
+            CASE WHEN e.fields ->> 'causal' IS NOT NULL THEN 'causal attention of unequal lengths' END, e.fields ->> 'dropout',
+            -- The error names no reason: the warnings above it do.
+            (
+                SELECT arg_min(left(split_part(o.message, chr(10), 1), 200), o.row) FROM log AS o
+                WHERE o.artifact_id = e.artifact_id AND o.class = e.class AND o.line < e.line AND o.role <> 'noise'
+                  AND coalesce(o.fields ->> 'mask', o.fields ->> 'dtype', o.fields ->> 'architecture', o.fields ->> 'head_size', o.fields ->> 'causal', o.fields ->> 'dropout') IS NOT NULL
+            )
         ), '') AS reason,
         CASE WHEN e.exception IS NULL OR e.exception LIKE '%Warning' THEN ['throughput-low'] ELSE ['rank-failed'] END AS causes
     FROM log AS e

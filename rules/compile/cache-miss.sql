@@ -3,7 +3,7 @@ title = "Compiled code is not found again although nothing that matters has chan
 severity = "medium"
 role = "performance"
 proves = """
-A function was compiled anew because a guard on the identity of an object, or on a mode that is switched to and fro, did
+A function was compiled anew because a guard on the identity or the class of an object, or on a mode that is switched to and fro, did
 not hold; or the cache of compiled code was left out for the reason that is named."""
 cannot_prove = """
 That the object could have been the same one: a job may have reasons to build a new module, mask or configuration for each call."""
@@ -27,7 +27,8 @@ missed AS (
     SELECT
         r.*,
         CASE
-            WHEN contains(r.guard, '___check_obj_id') OR contains(r.guard, 'ID_MATCH') OR contains(r.guard, '___check_type_id') THEN 'identity'
+            WHEN contains(r.guard, '___check_type_id') OR contains(r.guard, 'TYPE_MATCH') THEN 'type'
+            WHEN contains(r.guard, '___check_obj_id') OR contains(r.guard, 'ID_MATCH') THEN 'identity'
             WHEN contains(r.guard, 'grad_mode') OR contains(r.guard, 'GLOBAL_STATE') OR contains(r.guard, '.training')
                 OR contains(r.guard, 'requires_grad') OR contains(r.guard, 'autocast') THEN 'mode'
         END AS kind
@@ -36,10 +37,10 @@ missed AS (
 repeated AS (
     SELECT
         *,
-        count(*) OVER (PARTITION BY artifact_id, proc_id, function_name, kind) AS n
+        count(*) OVER (PARTITION BY proc_id, function_name, kind) AS n
     FROM missed
     WHERE kind IS NOT NULL
-    QUALIFY row_number() OVER (PARTITION BY artifact_id, proc_id, function_name, kind ORDER BY row DESC) = 1
+    QUALIFY row_number() OVER (PARTITION BY proc_id, function_name, kind ORDER BY row DESC) = 1
 ),
 bypassed AS (
     SELECT c.artifact_id, c.row, c.proc_id, c.rank, c.ts_ns, left(r.text, 200) AS reason
@@ -51,8 +52,9 @@ bypassed AS (
 SELECT
     artifact_id, row, 'compile_event' AS "table", proc_id, rank, ts_ns,
     'compiled ' || function_name || ' anew ' || n || ' times because '
-    || CASE kind WHEN 'identity' THEN 'it was given another object each time: ' ELSE 'a mode was switched: ' END || left(guard, 160) AS what,
+    || CASE kind WHEN 'identity' THEN 'it was given another object each time: ' WHEN 'type' THEN 'it was given an instance of another class each time: ' ELSE 'a mode was switched: ' END || left(guard, 160) AS what,
     CASE kind
+        WHEN 'type' THEN 'Define the class once, outside of the loop, or pass what its instances hold as tensors.'
         WHEN 'identity' THEN 'Build the object once and pass the same one to every call, or pass what it holds as tensors.'
         ELSE 'Compile one function for each mode (training and evaluation), or switch the mode outside of the compiled function and less often.'
     END AS advice,

@@ -30,12 +30,15 @@ SELECT
     e.step,
     e.ts_ns,
     e.said,
-    coalesce('; ' || left(e.fields ->> 'inner', 200), '') AS within,
+    -- The wrapper's last line announces the error that it holds, which stands on the next one.
+    coalesce('; ' || coalesce(left(e.fields ->> 'inner', 200), left(i.exception || ': ' || split_part(i.message, chr(10), 1), 200)), '') AS within,
     e.where_in_code,
     CASE WHEN e.completed THEN 'medium' ELSE 'critical' END AS severity,
     e.signature AS key,
     e.signature AS fault
 FROM reported_failure AS e
+LEFT JOIN log AS i
+    ON i.artifact_id = e.artifact_id AND i.proc_id IS NOT DISTINCT FROM e.proc_id AND i.line = e.line + 1 AND i.exception IS NOT NULL
 WHERE e.class IN ('compile.failure', 'compile.kernel-config', 'compile.dynamic-shape')
   AND e.role = 'primary'
   AND NOT e.moved_on
@@ -47,7 +50,7 @@ WHERE e.class IN ('compile.failure', 'compile.kernel-config', 'compile.dynamic-s
         AND o.role = 'primary'
         AND (o.class LIKE 'env.%' OR o.class LIKE 'mem.%')
   )
-QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.exception IS NULL, e.line, e.artifact_id, e.row) = 1
+QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.exception IS NULL, e.line, e.artifact_id, e.row, i.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: trace
 SELECT
@@ -69,5 +72,12 @@ LEFT JOIN string AS n ON n.id = c.name_id
 LEFT JOIN string AS r ON r.id = c.reason_id
 LEFT JOIN frame AS k ON k.id = c.stack_id
 WHERE c.kind = 'failure'
+  -- Then the function runs uncompiled, which is a graph break's cost.
+  AND NOT EXISTS (
+      SELECT 1
+      FROM compile_event AS b
+      JOIN string AS w ON w.id = b.reason_id
+      WHERE b.artifact_id = c.artifact_id AND b.kind = 'graph-break' AND b.compile_id = c.compile_id AND contains(w.text, 'falling back to eager')
+  )
 QUALIFY row_number() OVER (PARTITION BY c.proc_id, c.name_id, c.reason_id ORDER BY c.artifact_id, c.row) = 1
 ORDER BY c.ts_ns, c.artifact_id, c.row;

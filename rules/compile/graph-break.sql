@@ -1,9 +1,9 @@
 /*
-title = "A compiled function is cut into many graphs"
+title = "A compiled function is cut into many graphs, or runs uncompiled"
 severity = "medium"
 role = "performance"
 proves = """
-The tracer left the graph at the places that are named and began another one behind them."""
+The tracer left the graph at the places that are named and began another one behind them, or, where it says so, left the whole function uncompiled."""
 cannot_prove = """
 What each break costs at run time: that depends on how often the function runs and on what could have been fused across it."""
 message = "{who} breaks compiled graphs {n_breaks} times, at {n_places} places{cost}; first {reason}"
@@ -13,7 +13,7 @@ references = ["https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooti
 
 [thresholds.min_breaks]
 value = 3
-unit = "graph breaks of one process"
+unit = "graph breaks of one process, where none leaves a whole function uncompiled"
 why = "one print, one .item() for a log line or one optimizer step is usual and cheap"
 
 [thresholds.long_ns]
@@ -32,7 +32,10 @@ cut AS (
         c.artifact_id, c.row, 'compile_event' AS "table", c.proc_id, c.rank, c.ts_ns, NULL AS line,
         coalesce(k.file || ':' || k.line, n.text, c.compile_id) AS place,
         left(regexp_replace(coalesce(r.text, n.text, 'at a place that is not on record'), '\s+', ' ', 'g'), 160) AS reason,
-        c.dur_ns
+        c.dur_ns,
+        -- What the tracer says where it cannot go on behind the break.
+        coalesce(contains(r.text, 'falling back to eager'), false) AS is_whole,
+        nullif(regexp_extract(r.text, 'frame skipped: (\w{1,100})', 1), '') AS skipped
     FROM compile_event AS c
     LEFT JOIN string AS n ON n.id = c.name_id
     LEFT JOIN string AS r ON r.id = c.reason_id
@@ -50,7 +53,9 @@ cut AS (
         e.artifact_id, e.row, 'log_event' AS "table", e.proc_id, e.rank, e.ts_ns, e.line,
         coalesce(e.fields ->> 'where', e.message) AS place,
         left(split_part(e.message, chr(10), 1), 160) AS reason,
-        NULL AS dur_ns
+        NULL AS dur_ns,
+        false AS is_whole,
+        NULL AS skipped
     FROM log AS e
     WHERE e.class = 'compile.graph-break' AND e.role <> 'noise'
       -- TORCH_LOGS text fills both tables.
@@ -61,15 +66,18 @@ counted AS (
         *,
         count(*) OVER (PARTITION BY artifact_id, proc_id) AS n_breaks,
         sum(dur_ns) OVER (PARTITION BY artifact_id, proc_id) AS total_ns,
-        row_number() OVER (PARTITION BY artifact_id, proc_id ORDER BY row) AS place_in_order
+        count(*) FILTER (WHERE is_whole) OVER (PARTITION BY artifact_id, proc_id) AS n_whole,
+        row_number() OVER (PARTITION BY artifact_id, proc_id ORDER BY is_whole DESC, row) AS place_in_order
     FROM cut
 )
 SELECT
-    c.* EXCLUDE (place_in_order),
+    c.* EXCLUDE (place_in_order, is_whole, skipped),
     (SELECT count(DISTINCT o.place) FROM cut AS o WHERE o.artifact_id = c.artifact_id AND o.proc_id IS NOT DISTINCT FROM c.proc_id) AS n_places,
-    CASE WHEN c.total_ns >= 1e9 THEN '; compiling what lies behind them took ' || round(c.total_ns / 1e9, 1) || ' s' ELSE '' END AS cost,
+    CASE WHEN c.n_whole > 0 THEN '; ' || c.n_whole || ' of them leave a whole function uncompiled' || coalesce(' (' || c.skipped || ')', '') ELSE '' END
+    || CASE WHEN c.total_ns >= 1e9 THEN '; compiling what lies behind them took ' || round(c.total_ns / 1e9, 1) || ' s' ELSE '' END AS cost,
     CASE WHEN c.total_ns >= $long_ns THEN 'high' ELSE 'medium' END AS severity,
     c.place AS key
 FROM counted AS c
-WHERE c.place_in_order = 1 AND c.n_breaks >= $min_breaks
+WHERE c.place_in_order = 1 AND (c.n_breaks >= $min_breaks OR c.n_whole > 0)
+QUALIFY row_number() OVER (PARTITION BY c.proc_id ORDER BY c.n_breaks DESC, c.artifact_id) = 1
 ORDER BY c.ts_ns, c.artifact_id, c.row;

@@ -44,15 +44,19 @@ reached AS (
         c.rank,
         c.ts_ns,
         NULL AS line,
-        coalesce(n.text, k.function) AS function_name,
-        k.file || ':' || k.line AS code_line,
+        coalesce(n.text, k.function, f.function_name) AS function_name,
+        coalesce(k.file || ':' || k.line, f.file || ':' || f.line_of_code) AS code_line,
         NULL AS limit_value,
-        r.text AS reason,
+        coalesce(g.guard, r.text) AS reason,
         false AS is_error
     FROM compile_event AS c
     LEFT JOIN string AS n ON n.id = c.name_id
     LEFT JOIN string AS r ON r.id = c.reason_id
     LEFT JOIN frame AS k ON k.id = c.stack_id
+    LEFT JOIN compiled_frame AS f
+        ON f.artifact_id = c.artifact_id AND f.proc_id IS NOT DISTINCT FROM c.proc_id AND f.frame = split_part(c.compile_id, '/', 1)
+    LEFT JOIN recompilation AS g
+        ON g.artifact_id = c.artifact_id AND g.proc_id IS NOT DISTINCT FROM c.proc_id AND g.compile_id = c.compile_id
     WHERE c.kind = 'limit'
       -- TORCH_LOGS text fills both tables.
       AND NOT EXISTS (SELECT 1 FROM log AS e WHERE e.artifact_id = c.artifact_id AND e.signature = 'recompile-limit')

@@ -26,6 +26,7 @@ said AS (
     SELECT
         e.*,
         e.signature = 'tracing-check' AS is_check,
+        min(e.fields ->> 'place') OVER (PARTITION BY e.proc_id) AS place,
         count(*) OVER (PARTITION BY e.proc_id) AS n
     FROM log AS e
     WHERE e.class = 'compile.trace-specialised' AND e.role <> 'noise'
@@ -33,14 +34,15 @@ said AS (
 SELECT
     artifact_id, row, line, proc_id, rank, step, ts_ns,
     left(split_part(message, chr(10), 1), 240) AS what,
-    CASE WHEN n > 1 THEN '; ' || n - 1 || ' more such places' ELSE '' END AS more,
+    CASE WHEN is_check AND place IS NOT NULL THEN '; a value became a constant at ' || place WHEN n > 1 THEN '; ' || n - 1 || ' more such places' ELSE '' END AS more,
+    place AS where_in_code,
     -- A warning names a possibility; the check ran the function again and compared.
     CASE WHEN is_check THEN 'high' ELSE 'medium' END AS severity,
     CASE WHEN is_check THEN ['kernel-replaced'] ELSE [] END AS causes,
     signature AS key,
     signature AS fault
 FROM said
-QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY is_check DESC, artifact_id, row) = 1
+QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY is_check DESC, exception IS NULL, artifact_id, row) = 1
 ORDER BY ts_ns, artifact_id, row;
 -- variant: graph
 WITH
