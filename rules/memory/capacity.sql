@@ -31,7 +31,7 @@ why = "a CUDA context without data takes a few hundred MiB, below a tenth of the
 [thresholds.max_growth_ratio]
 value = 0.25
 unit = "bytes that pile up step after step / live bytes"
-why = "beyond a quarter of the live set the memory grows without end; whether the model fits cannot be said"
+why = "beyond a quarter of the live set the memory grows without end; whether the model fits cannot be said, and the failure is where it ends"
 
 [thresholds.min_peak_ratio]
 value = 0.97
@@ -152,18 +152,30 @@ SELECT
             THEN 'Parameters, gradients and optimizer state are most of it, and no batch size changes them: shard or offload the optimizer (ZeRO, FSDP), keep its state in 8 bits, or train adapters of lower rank.'
     END AS fix,
     [{'artifact_id': f.artifact_id, 'row': w.row, 'note': 'the first of the allocations of the place that holds most'}] AS evidence,
+    -- What piled up, or what the exception of a first failure still holds, is not the model's need: here it ends.
+    CASE WHEN f.is_led_to THEN 'symptom' END AS role,
+    CASE WHEN f.is_led_to THEN 'high' END AS severity,
     CASE WHEN f.is_limited THEN 'limit' ELSE 'device' END AS key,
     'oom event of the snapshot' AS text
 FROM (
     SELECT
         *,
+        n_earlier_failures > 0
+        OR EXISTS (
+            SELECT 1 FROM surviving_growth AS g
+            WHERE g.artifact_id = allocation_failure.artifact_id AND g.device = allocation_failure.device
+              AND g.growth_bytes >= $max_growth_ratio * allocation_failure.live_bytes
+        )
+        OR EXISTS (
+            SELECT 1 FROM live_growth AS d
+            WHERE d.artifact_id = allocation_failure.artifact_id AND d.device = allocation_failure.device AND d.is_decisive
+        ) AS is_led_to,
         -- The driver had room for a segment of any size that the request may need: the process was not allowed to use it.
         coalesce(device_free_bytes, 0) >= requested_bytes + 20971520 AS is_limited
     FROM allocation_failure
 ) AS f
 LEFT JOIN live_set AS l ON l.artifact_id = f.artifact_id AND l.device = f.device
 LEFT JOIN largest AS w ON w.artifact_id = f.artifact_id AND w.device = f.device
-LEFT JOIN surviving_growth AS g ON g.artifact_id = f.artifact_id AND g.device = f.device
 LEFT JOIN out_of_memory_text AS o ON o.proc_id = f.proc_id AND o.device = f.device
 WHERE (
     f.is_limited
@@ -172,10 +184,6 @@ WHERE (
   AND f.cached_bytes < $max_cached_ratio * f.requested_bytes
   AND f.awaiting_bytes < f.requested_bytes
   AND f.n_allocated_later = 0
-  AND coalesce(g.growth_bytes, 0) < $max_growth_ratio * f.live_bytes
-  AND NOT EXISTS (SELECT 1 FROM live_growth AS d WHERE d.artifact_id = f.artifact_id AND d.device = f.device AND d.is_decisive)
-  -- After a first failure that was caught, what its exception still holds is not the model's need.
-  AND f.n_earlier_failures = 0
   -- It once held more than is there now: somebody else took the difference.
   AND f.peak_reserved_bytes <= f.reserved_bytes + coalesce(f.device_free_bytes, 0)
   AND NOT EXISTS (

@@ -22,11 +22,6 @@ value = 0.85
 unit = "(allocated + requested) / (allocated + reserved but unallocated + free bytes of the device)"
 why = "a log counts free bytes of all pools and streams; a seventh to spare leaves room for those the request could not use"
 
-[thresholds.max_growth_ratio]
-value = 0.25
-unit = "bytes that pile up step after step / live bytes"
-why = "beyond a quarter of the live set the device would have filled anyway; the growth has to be explained first"
-
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
 strength = "proof"
@@ -41,12 +36,13 @@ WITH
 fragmented AS (
     SELECT a.*
     FROM allocation_failure AS a
-    LEFT JOIN surviving_growth AS g ON g.artifact_id = a.artifact_id AND g.device = a.device
+    LEFT JOIN live_growth AS g ON g.artifact_id = a.artifact_id AND g.device = a.device
     WHERE a.free_bytes >= $min_free_ratio * a.requested_bytes
       AND a.largest_free_bytes < a.requested_bytes
       AND a.n_allocated_later = 0
-      AND coalesce(g.growth_bytes, 0) < $max_growth_ratio * a.live_bytes
-      -- Where even segments that grow page by page would not have served it, the device was full.
+      AND NOT coalesce(g.is_decisive, FALSE)
+      -- Where what piles up would have filled the rest within three turns (live_growth), that has to be explained first;
+      -- where even segments that grow page by page would not have served it, the device was full.
       AND NOT EXISTS (
           SELECT 1 FROM replayed_setting AS r
           WHERE r.artifact_id = a.artifact_id AND r.device = a.device AND r.setting = 'expandable_segments:True' AND NOT r.fits

@@ -34,7 +34,7 @@ SELECT
     g.step,
     g.ts_ns,
     'keeps ' || format_bytes(CAST(g.slope_bytes AS BIGINT)) || ' of pinned host memory more every step ('
-        || format_bytes(CAST(g.slope_low_bytes AS BIGINT)) || ' to ' || format_bytes(CAST(g.slope_high_bytes AS BIGINT)) || ', 95 %): '
+        || CASE WHEN format_bytes(CAST(g.slope_low_bytes AS BIGINT)) = format_bytes(CAST(g.slope_high_bytes AS BIGINT)) THEN 'the same each time' ELSE format_bytes(CAST(g.slope_low_bytes AS BIGINT)) || ' to ' || format_bytes(CAST(g.slope_high_bytes AS BIGINT)) || ', 95 %' END || '): '
         || g.n_kept || ' blocks of ' || coalesce(g.place, 'a place that was not recorded') || ' stay' AS said,
     g.place AS where_in_code,
     g.slope_bytes,

@@ -8,7 +8,7 @@ one step after the other, up to the last steps."""
 cannot_prove = """
 Who holds on to them: the stack says where they were made, not which list, attribute or closure keeps them. Growth that is
 meant (a cache that fills up, a growing history) looks the same until it stops."""
-message = "{who} keeps {slope_bytes:bytes} more every {per} ({slope_low_bytes:bytes} to {slope_high_bytes:bytes}, 95 %){told}"
+message = "{who} keeps {slope_bytes:bytes} more every {per} ({certainty}){told}"
 fix = "Find what keeps these tensors: append loss.item() or tensor.detach().cpu() instead of tensors, clear lists and caches once a step, do not register buffers or hooks again and again; the references to one of them are found with gc.get_referrers."
 causes = [{ state = "memory-retained", of = "process" }, { state = "device-full", of = "device" }]
 references = ["https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory"]
@@ -54,6 +54,7 @@ SELECT
     g.slope_bytes,
     g.slope_low_bytes,
     g.slope_high_bytes,
+    CASE WHEN format_bytes(CAST(g.slope_low_bytes AS BIGINT)) = format_bytes(CAST(g.slope_high_bytes AS BIGINT)) THEN 'the same each time' ELSE format_bytes(CAST(g.slope_low_bytes AS BIGINT)) || ' to ' || format_bytes(CAST(g.slope_high_bytes AS BIGINT)) || ', 95 %' END AS certainty,
     'step' AS per,
     ': ' || g.n_kept || ' allocations of ' || coalesce(g.place, 'a place that was not recorded') || ' stay, '
         || format_bytes(g.kept_bytes) || ' of ' || format_bytes(g.live_bytes) || ' live after ' || g.n_turns || ' steps'
@@ -120,6 +121,7 @@ SELECT
     r.slope_bytes,
     r.slope_low_bytes,
     r.slope_high_bytes,
+    CASE WHEN format_bytes(CAST(r.slope_low_bytes AS BIGINT)) = format_bytes(CAST(r.slope_high_bytes AS BIGINT)) THEN 'the same each time' ELSE format_bytes(CAST(r.slope_low_bytes AS BIGINT)) || ' to ' || format_bytes(CAST(r.slope_high_bytes AS BIGINT)) || ', 95 %' END AS certainty,
     CASE WHEN r.has_steps THEN 'step' ELSE 'sample' END AS per,
     ': ' || r.name || ' rose from ' || format_bytes(CAST(r.first_bytes AS BIGINT)) || ' to '
         || format_bytes(CAST(r.last_bytes AS BIGINT))

@@ -8,7 +8,7 @@ cannot_prove = """
 Whose they are, and whether they were meant to share the device: an orphan of an earlier run, a second rank on the same
 device and another user look the same. A snapshot does not tell others from memory of this process outside of the
 allocator either. In a container the own process may be listed under its host id."""
-message = "{who} asked for {requested_bytes:bytes} on device {device} while other processes held {bound}{other_bytes:bytes} of {of_what}{capacity_bytes:bytes}"
+message = "{who} {asked} on device {device}: {before}{other_bytes:bytes}{after}"
 fix = "List the processes on the device (nvidia-smi), end orphans of earlier runs, and give each rank its own device (torch.cuda.set_device(local_rank) before any CUDA call)."
 causes = [{ state = "device-full", of = "device" }]
 
@@ -16,6 +16,11 @@ causes = [{ state = "device-full", of = "device" }]
 value = 0.1
 unit = "bytes of other processes / device capacity"
 why = "a CUDA context without data takes a few hundred MiB, below a tenth of the devices in use"
+
+[thresholds.min_gone_bytes]
+value = 33554432
+unit = "bytes that went elsewhere, at least"
+why = "workspaces, kernels loaded late and communicators of the process itself take some MiB to tens of MiB outside of the allocator"
 
 [thresholds.min_unowned_ratio]
 value = 0.25
@@ -58,8 +63,10 @@ SELECT
     requested_bytes,
     peak_reserved_bytes - reserved_bytes - device_free_bytes AS other_bytes,
     peak_reserved_bytes AS capacity_bytes,
-    'an unknown amount, at least ' AS bound,
-    'what it had once held itself, ' AS of_what,
+    'asked for ' || format_bytes(requested_bytes) AS asked,
+    'it once held ' || format_bytes(CAST(peak_reserved_bytes AS BIGINT)) || '; now it holds ' || format_bytes(CAST(reserved_bytes AS BIGINT))
+        || ' and ' || format_bytes(device_free_bytes) || ' are free, so at least ' AS before,
+    ' went to other processes, or to this one outside of its allocator' AS after,
     -- A little may as well be memory of this process outside of the allocator: contexts, libraries, communicators.
     CASE
         WHEN peak_reserved_bytes - reserved_bytes - device_free_bytes < $min_other_ratio * peak_reserved_bytes THEN 'indication'
@@ -69,7 +76,7 @@ SELECT
     device_free_bytes,
     'oom event of the snapshot' AS text
 FROM allocation_failure
-WHERE peak_reserved_bytes - reserved_bytes - device_free_bytes > 0
+WHERE peak_reserved_bytes - reserved_bytes - device_free_bytes >= $min_gone_bytes
   AND peak_reserved_bytes - reserved_bytes >= requested_bytes
   AND cached_bytes < requested_bytes
   AND n_allocated_later = 0
@@ -87,8 +94,9 @@ SELECT
     requested_bytes,
     other_bytes,
     capacity_bytes,
-    '' AS bound,
-    'its ' AS of_what,
+    'asked for ' || format_bytes(requested_bytes) AS asked,
+    'other processes held ' AS before,
+    ' of its ' || format_bytes(capacity_bytes) AS after,
     allocated_bytes,
     free_bytes
 FROM out_of_memory_text
@@ -112,8 +120,9 @@ SELECT
     o.requested_bytes,
     m.value - coalesce(o.process_bytes, o.allocated_bytes + coalesce(o.cached_bytes, 0)) AS other_bytes,
     o.capacity_bytes,
-    '' AS bound,
-    'its ' AS of_what,
+    'asked for ' || format_bytes(o.requested_bytes) AS asked,
+    'other processes held ' AS before,
+    ' of its ' || format_bytes(o.capacity_bytes) AS after,
     [{'artifact_id': m.artifact_id, 'line': m.line, 'note': 'memory used on the device'}] AS evidence
 FROM out_of_memory_text AS o
 JOIN metric AS m ON m.name = 'memory.used' AND m.device = o.device
@@ -160,8 +169,9 @@ SELECT
     NULL AS requested_bytes,
     CAST(n.unowned_bytes AS BIGINT) AS other_bytes,
     CAST(n.total_bytes AS BIGINT) AS capacity_bytes,
-    '' AS bound,
-    'its ' AS of_what,
+    'was refused memory by the driver' AS asked,
+    '' AS before,
+    ' of its ' || format_bytes(CAST(n.total_bytes AS BIGINT)) || ' are in use by no listed process' AS after,
     [{'artifact_id': n.artifact_id, 'line': n.line, 'note': 'memory in use on the device'}] AS evidence,
     'orphan' AS key
 FROM log AS e
