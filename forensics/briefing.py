@@ -159,11 +159,12 @@ def _culprit(root: Finding) -> tuple[tuple[str, str], ...]:
 
 
 def _evidence(evidence: Evidence, note: str = "") -> view.EvidenceView:
+    said = note or mask(evidence.note)
     for kind in ("line", "byte", "row"):
         position = getattr(evidence, kind)
         if position is not None:
-            return view.EvidenceView(evidence.artifact, kind, position, evidence.text, note or evidence.note)
-    return view.EvidenceView(evidence.artifact, "", None, evidence.text, note or evidence.note)
+            return view.EvidenceView(mask(evidence.artifact), kind, position, mask(evidence.text), said)
+    return view.EvidenceView(mask(evidence.artifact), "", None, mask(evidence.text), said)
 
 
 def _finding(finding: Finding, verdict: Verdict, rule: Rule) -> view.FindingView:

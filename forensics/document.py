@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from forensics.engine import Judgement
-from forensics.finding import Anomaly, Finding, Verdict
-from forensics.redact import mask
+from forensics.finding import Anomaly, Evidence, Finding, Verdict
+from forensics.redact import is_masking, mask
 from forensics.report import view
 
 
@@ -19,6 +19,7 @@ def to_json(verdict: Verdict, judgement: Judgement, report: view.Report) -> byte
     document = {
         "format": "forensics.report/1",
         "generated_by": report.generated_by,
+        "redacted": is_masking(),
         "verdict": {
             "status": verdict.status,
             "sentence": report.verdict.sentence,
@@ -59,12 +60,16 @@ def _entry(finding: Finding) -> Mapping[str, Any]:
         "step": finding.step,
         "ts_ns": finding.ts_ns,
         "message": mask(finding.message),
-        "fix": finding.fix,
-        "evidence": [e.position() for e in finding.evidence],
+        "fix": mask(finding.fix),
+        "evidence": [_place(e) for e in finding.evidence],
         "facts": {key: _fact_json(value) for key, value in finding.facts.items()},
         "explained_by": finding.explained_by,
         "fingerprint": finding.fingerprint,
     }
+
+
+def _place(evidence: Evidence) -> dict[str, Any]:
+    return {key: mask(value) if isinstance(value, str) else value for key, value in evidence.position().items()}
 
 
 def _fact_json(value: Any) -> Any:
@@ -87,5 +92,5 @@ def _one_anomaly(found: Anomaly) -> dict[str, Any]:
         "message": mask(found.message),
         "rank": found.rank,
         "ts_ns": found.ts_ns,
-        "evidence": found.evidence.position(),
+        "evidence": _place(found.evidence),
     }

@@ -27,6 +27,7 @@ from forensics.memory import parse_size, usable_bytes
 from forensics.rarity import rarest_line
 from forensics.report.html import render_html
 from forensics.report.view import Report
+from forensics.reviews import read_reviews, with_reviews
 
 # Shares of --max-seconds after which loading and the building of the case stop, so that what is known is judged too.
 _INGEST_SHARE, _ASSEMBLY_SHARE = 0.6, 0.85
@@ -134,6 +135,7 @@ def analyze(
             )
             cut = _cut_off(chosen.max_seconds, loaded, missing, judgement)
             report = briefing.brief(con, job_name(path), verdict, judgement, rules, citations, cut)
+            report = with_reviews(report, read_reviews(out))
         finally:
             con.close()
         ledger.record(building, judgement)

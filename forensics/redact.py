@@ -7,6 +7,9 @@ judged by their words, and values by their look.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 MASK = "***"
 
@@ -40,10 +43,39 @@ _PAIR = re.compile(
 _HOME = re.compile(r"(?<![\w/])(/(?:home|Users)/)[^/\s\"':]+")
 
 
+_masks: ContextVar[bool] = ContextVar("masks", default=True)
+
+
+@contextmanager
+def masking(on: bool) -> Iterator[None]:
+    """Whether `mask` masks within the block."""
+    before = _masks.set(on)
+    try:
+        yield
+    finally:
+        _masks.reset(before)
+
+
+def is_masking() -> bool:
+    return _masks.get()
+
+
 def mask(text: str) -> str:
     """A text of an artifact as it may be shown: no tokens, no values of secret names, no names of home folders."""
-    text = _PAIR.sub(lambda m: m[1] + m[2] + MASK if is_secret(m[1], m[3].strip("\"'")) else m[0], masked_text(text))
+    if not _masks.get():
+        return text
+    text = _PAIR.sub(_masked_pair, masked_text(text))
     return _HOME.sub(rf"\1{MASK}", text)
+
+
+def _masked_pair(match: re.Match[str]) -> str:
+    """A quoted value may hold pairs of its own: a message that was printed as JSON."""
+    name, between, value = match.groups()
+    if is_secret(name, value.strip("\"'")):
+        return f"{name}{between}{MASK}"
+    if value[0] in "\"'":
+        value = value[0] + _PAIR.sub(_masked_pair, value[1:-1]) + value[-1]
+    return f"{name}{between}{value}"
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import json
 import os
+import select
 import shutil
 import subprocess
 import time
@@ -18,7 +19,7 @@ _FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
 ]
-_DEADLINE_S = 60.0
+_DEADLINE_S = 30.0
 
 
 class Page:
@@ -51,8 +52,10 @@ class Page:
     def _read(self) -> dict[str, Any]:
         end = time.monotonic() + _DEADLINE_S
         while b"\0" not in self._rest:
-            assert time.monotonic() < end, "the browser does not answer"
-            self._rest += os.read(self._in, 1 << 20)
+            ready, _, _ = select.select([self._in], [], [], max(0.0, end - time.monotonic()))
+            part = os.read(self._in, 1 << 20) if ready else b""
+            assert part, "the browser does not answer"
+            self._rest += part
         raw, _, self._rest = self._rest.partition(b"\0")
         message: dict[str, Any] = json.loads(raw)
         self._note(message.get("method", ""), message.get("params", {}))
@@ -125,12 +128,15 @@ def browser(profile: Path) -> Iterator[Page]:
     to_child, ours_out = os.pipe()
     ours_in, from_child = os.pipe()
 
-    # The browser expects its pipe at 3 and 4, whatever numbers are free here.
-    shell = f'exec "$0" "$@" 3<&{to_child} 4>&{from_child}'
-    command = ["/bin/sh", "-c", shell, CHROMIUM or "", *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
-    child = subprocess.Popen(
-        command, pass_fds=(to_child, from_child), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    def place_pipe() -> None:
+        """The browser expects its pipe at 3 and 4, where other files may be now."""
+        read, write = os.dup2(to_child, 103), os.dup2(from_child, 104)
+        os.dup2(read, 3)
+        os.dup2(write, 4)
+
+    command = [CHROMIUM or "", *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
+    options: dict[str, Any] = {"preexec_fn": place_pipe, "close_fds": False}  # all others close themselves
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
     os.close(to_child)
     os.close(from_child)
     try:

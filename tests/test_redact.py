@@ -16,6 +16,7 @@ from forensics.redact import mask
         ("using sk-abcdefghijklmnopqrstuvwxyz012345 for calls", "sk-abcdefghijklmnopqrstuvwxyz012345"),
         ("git clone https://user:s3cr3t@example.com/x.git", "s3cr3t"),
         ('{"password": "jsonpw77"}', "jsonpw77"),
+        ('{"message": "login failed (password: hunter2hunter2, x)"}', "hunter2hunter2"),
         ("glpat-abcdefghij0123456789", "glpat-abcdefghij0123456789"),
         ("AWS AKIAABCDEFGHIJKLMNOP", "AKIAABCDEFGHIJKLMNOP"),
         ('File "/home/alice/train.py", line 3', "alice"),

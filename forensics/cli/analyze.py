@@ -21,7 +21,8 @@ def analyze(
     memory_limit: str | None = None,
     threads: int = 2,
     max_seconds: float | None = None,
-    format: Literal["text", "markdown"] = "text",
+    format: Literal["text", "markdown", "json", "sarif", "junit"] = "text",
+    redact: bool = True,
     quiet: bool = False,
 ) -> int:
     """Find out why a job failed, from the folder, file or archive that it left behind.
@@ -53,7 +54,10 @@ def analyze(
         Stop loading, building the case and judging after this time and report what is known: 0.6 of it for loading,
         up to 0.85 for building the case.
     format
-        How the verdict is printed.
+        How the result is printed: text, markdown (for a ticket), json (report.json), sarif, junit.
+    redact
+        Mask tokens, passwords and names of home folders in all that is written; --no-redact shows the texts of
+        artifacts as they are. Settings with secret names are masked as they are read, either way.
     quiet
         Print nothing.
     """
@@ -62,6 +66,7 @@ def analyze(
     from forensics.errors import ForensicsError
     from forensics.pipeline import Settings
     from forensics.pipeline import analyze as run
+    from forensics.redact import masking
 
     if not path.strip():  # an unset variable in a script: the current folder was not meant
         raise ForensicsError(
@@ -75,7 +80,7 @@ def analyze(
         memory_limit=memory_limit,
         max_seconds=max_seconds,
     )
-    with _Progress(quiet) as progress:
+    with masking(redact), _Progress(quiet) as progress:
         result = run(path, out, settings=settings, on_progress=progress)
     if not quiet:
         _print(result, format)
@@ -91,12 +96,23 @@ _RANKED = ("critical", "high", "medium", "info")
 
 
 def _print(result: Any, form: str) -> None:
-    from forensics.report.markdown import render_markdown
-    from forensics.report.terminal import render_terminal
+    if form == "json":
+        print((result.out / "report.json").read_text(encoding="utf-8"), end="")
+    elif form == "markdown":
+        from forensics.report.markdown import render_markdown
 
-    if form == "markdown":
         print(render_markdown(result.report))
+    elif form == "sarif":
+        from forensics.report.sarif import render_sarif
+
+        print(render_sarif(result.report), end="")
+    elif form == "junit":
+        from forensics.report.junit import render_junit
+
+        print(render_junit(result.report), end="")
     else:
+        from forensics.report.terminal import render_terminal
+
         print(render_terminal(result.report, colour=sys.stdout.isatty()))
         print(f"\nReport: {result.out / 'report.html'}")
 

@@ -24,7 +24,7 @@ from forensics.states import QUALITIES, SEVERITIES
 
 MAX_EVIDENCE = 12  # places of one finding
 _LINK_LIMIT = 500
-_SCRIPTS = ("page.js", "pictures.js")  # one after the other, named by one hash
+_SCRIPTS = ("page.js", "pictures.js", "review.js")  # one after the other, named by one hash
 _QUALITIES = (*QUALITIES, "unknown")
 
 

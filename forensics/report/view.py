@@ -60,6 +60,8 @@ class FindingView:
     thresholds: tuple[Threshold, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     fingerprint: str = ""
+    review: str = ""  # confirmed | dismissed by a reviewer; "" when nobody has said anything
+    review_note: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,104 @@
+"""What programs read: report.json by its published schema, SARIF and JUnit, the same bytes for the same input."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_demo as demo
+from test_report_page import hostile_report
+
+from forensics.cli import main
+from forensics.pipeline import analyze
+from forensics.report.html import asset
+from forensics.report.junit import render_junit
+from forensics.report.sarif import render_sarif
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "host-full-disk" / "artifacts"
+_TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}
+_TYPES |= {"boolean": bool}
+
+
+def faults(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "$") -> list[str]:
+    """Where a value breaks the parts of JSON Schema that report.schema.json uses."""
+    if "$ref" in schema:
+        return faults(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root, at)
+    found = []
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(isinstance(value, _TYPES[k]) and not (k != "boolean" and value is True) for k in kinds):
+        return [f"{at}: {type(value).__name__}, expected {kinds}"]
+    if "const" in schema and value != schema["const"]:
+        found.append(f"{at}: {value!r}")
+    if "enum" in schema and value not in schema["enum"]:
+        found.append(f"{at}: {value!r} is none of {schema['enum']}")
+    for part in schema.get("allOf", []):
+        found += faults(value, part, root, at)
+    if "anyOf" in schema and all(faults(value, part, root, at) for part in schema["anyOf"]):
+        found.append(f"{at}: fits no alternative")
+    if isinstance(value, dict):
+        found += [f"{at}: no {key}" for key in schema.get("required", []) if key not in value]
+        for key, item in value.items():
+            below = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+            found += faults(item, below, root, f"{at}.{key}") if below else []
+    if isinstance(value, list) and "items" in schema:
+        found += [f for i, item in enumerate(value) for f in faults(item, schema["items"], root, f"{at}[{i}]")]
+    return found
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folders = tmp_path_factory.mktemp("a"), tmp_path_factory.mktemp("b")
+    for folder in folders:
+        analyze(FIXTURE, folder)
+    return folders
+
+
+def test_the_same_artifacts_give_the_same_bytes(twice: tuple[Path, Path]) -> None:
+    for name in ("report.html", "report.json"):
+        assert (twice[0] / name).read_bytes() == (twice[1] / name).read_bytes()
+
+
+def test_report_json_keeps_its_published_schema(twice: tuple[Path, Path]) -> None:
+    schema = json.loads(asset("report.schema.json"))
+    document = json.loads((twice[0] / "report.json").read_bytes())
+    assert document["findings"] and document["verdict"]["root_causes"]
+    assert faults(document, schema, schema) == []
+    broken = json.loads(json.dumps(document))
+    del broken["findings"][0]["fingerprint"]
+    broken["verdict"]["status"] = "perhaps"
+    assert len(faults(broken, schema, schema)) == 2
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["schema"])
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "forensics.report/1"
+
+
+def test_sarif_names_rule_place_and_fingerprint() -> None:
+    report = demo.root_cause()
+    run = json.loads(render_sarif(report))["runs"][0]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert [rules[r["ruleIndex"]] for r in run["results"]] == [f.rule for f in report.findings]
+    first = run["results"][0]
+    assert first["level"] == "error"
+    place = first["locations"][0]["physicalLocation"]
+    assert place == {"artifactLocation": {"uri": "tensors/rank1.jsonl"}, "region": {"startLine": 4711}}
+    levels = {r["level"] for r in json.loads(render_sarif(hostile_report()))["runs"][0]["results"]}
+    assert levels <= {"error", "warning", "note"}
+
+
+def test_junit_fails_for_findings_passes_what_is_ruled_out_and_skips_the_unchecked() -> None:
+    report = demo.root_cause()
+    suite = ElementTree.fromstring(render_junit(report))[0]
+    assert len(suite) == int(suite.attrib["tests"])
+    assert len(suite.findall("./testcase/skipped")) == len(report.not_checked) == int(suite.attrib["skipped"])
+    failed = suite.findall("./testcase/failure")
+    assert len(failed) == int(suite.attrib["failures"])
+    assert "tensors/rank1.jsonl line 4711" in (failed[0].text or "")
+    ElementTree.fromstring(render_junit(hostile_report()))
