@@ -55,7 +55,15 @@ EVENT_TABLES = (
     "position",
 )
 # What models derive, and cases beside rules may give as well.
-DERIVED_TABLES = ("memory_moment", "memory_owner", "memory_growth")
+DERIVED_TABLES = (
+    "memory_moment",
+    "memory_owner",
+    "memory_growth",
+    "device_time",
+    "device_idle",
+    "device_gap",
+    "launch_queue",
+)
 _TEXT_COLUMNS = {
     "name_id",
     "entity_id",

@@ -1121,6 +1121,98 @@ COMMENT ON COLUMN health_part.healthy IS 'Limit up to which it is healthy';
 COMMENT ON COLUMN health_part.bad IS 'Limit from which on it is bad';
 COMMENT ON COLUMN health_part.says IS 'What moves its limits, such as activation checkpointing; empty when nothing does';
 
+CREATE TABLE device_time (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    device INTEGER NOT NULL,
+    to_ns BIGINT NOT NULL,
+    n_work BIGINT NOT NULL,
+    compute_ns BIGINT NOT NULL,
+    communication_ns BIGINT NOT NULL,
+    copy_ns BIGINT NOT NULL,
+    exposed_communication_ns BIGINT NOT NULL,
+    exposed_copy_ns BIGINT NOT NULL,
+    idle_ns BIGINT NOT NULL
+);
+COMMENT ON TABLE device_time IS 'Derived: what each device of each trace did from its first to its last work; every instant counts once. to_ns - ts_ns = compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns';
+COMMENT ON COLUMN device_time.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN device_time.row IS 'slice.row of its first work';
+COMMENT ON COLUMN device_time.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN device_time.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN device_time.step IS 'NULL: over all steps of the trace';
+COMMENT ON COLUMN device_time.ts_ns IS 'Begin of the first work, ns since the epoch';
+COMMENT ON COLUMN device_time.device IS 'Device index';
+COMMENT ON COLUMN device_time.to_ns IS 'End of the last work to end, ns since the epoch';
+COMMENT ON COLUMN device_time.n_work IS 'Kernels, copies, fills and graph launches';
+COMMENT ON COLUMN device_time.compute_ns IS 'While at least one kernel that is no collective ran, ns';
+COMMENT ON COLUMN device_time.communication_ns IS 'While at least one kernel of a collective ran, ns; it may wait in there for other ranks';
+COMMENT ON COLUMN device_time.copy_ns IS 'While at least one copy or fill ran, ns';
+COMMENT ON COLUMN device_time.exposed_communication_ns IS 'Of communication_ns, while no computation ran';
+COMMENT ON COLUMN device_time.exposed_copy_ns IS 'Of copy_ns, while neither computation nor communication ran';
+COMMENT ON COLUMN device_time.idle_ns IS 'While nothing ran, ns';
+
+CREATE TABLE device_idle (
+    artifact_id INTEGER NOT NULL,
+    row BIGINT,
+    proc_id INTEGER,
+    device INTEGER NOT NULL,
+    cause VARCHAR NOT NULL,
+    n_gaps BIGINT NOT NULL,
+    total_ns BIGINT NOT NULL,
+    longest_ns BIGINT NOT NULL
+);
+COMMENT ON TABLE device_idle IS 'Derived: device_time.idle_ns by what kept the next work from starting';
+COMMENT ON COLUMN device_idle.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN device_idle.row IS 'slice.row of the work after the longest of these gaps';
+COMMENT ON COLUMN device_idle.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN device_idle.device IS 'Device index';
+COMMENT ON COLUMN device_idle.cause IS 'start (launched in time; up to 3 us) | queued (launched in time, but waited longer: for an event, another stream or the device) | sync (the host had waited for the device to become idle) | input (the host waited for a data loader) | allocation (the host allocated or freed) | launch (the host launched too slowly, gaps up to 100 us) | host (the host did something else) | unknown (the launch is not recorded)';
+COMMENT ON COLUMN device_idle.n_gaps IS 'Number of gaps';
+COMMENT ON COLUMN device_idle.total_ns IS 'Their sum, ns';
+COMMENT ON COLUMN device_idle.longest_ns IS 'The longest of them, ns';
+
+CREATE TABLE device_gap (
+    artifact_id INTEGER NOT NULL, row BIGINT, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
+    device INTEGER NOT NULL,
+    dur_ns BIGINT NOT NULL,
+    cause VARCHAR NOT NULL,
+    cause_row BIGINT,
+    last_row BIGINT,
+    launch_row BIGINT
+);
+COMMENT ON TABLE device_gap IS 'Derived: the longest gaps of each device, a hundred at most';
+COMMENT ON COLUMN device_gap.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN device_gap.row IS 'slice.row of the work that ends the gap';
+COMMENT ON COLUMN device_gap.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN device_gap.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN device_gap.step IS 'Step of that work; NULL unknown';
+COMMENT ON COLUMN device_gap.ts_ns IS 'Begin, ns since the epoch';
+COMMENT ON COLUMN device_gap.device IS 'Device index';
+COMMENT ON COLUMN device_gap.dur_ns IS 'Duration, ns';
+COMMENT ON COLUMN device_gap.cause IS 'As device_idle.cause';
+COMMENT ON COLUMN device_gap.cause_row IS 'slice.row of the wait of the host that explains it: sync, input, allocation';
+COMMENT ON COLUMN device_gap.last_row IS 'slice.row of the work before it';
+COMMENT ON COLUMN device_gap.launch_row IS 'slice.row of the call that launched the work after it';
+
+CREATE TABLE launch_queue (
+    artifact_id INTEGER NOT NULL,
+    row BIGINT,
+    proc_id INTEGER,
+    device INTEGER NOT NULL,
+    stream BIGINT,
+    n_launches BIGINT NOT NULL,
+    n_blocked BIGINT NOT NULL,
+    blocked_ns BIGINT NOT NULL
+);
+COMMENT ON TABLE launch_queue IS 'Derived: streams with at least 1024 launches, and how often the host met a full queue of them';
+COMMENT ON COLUMN launch_queue.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN launch_queue.row IS 'slice.row of the longest launch that met a full queue; NULL none did';
+COMMENT ON COLUMN launch_queue.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN launch_queue.device IS 'Device index';
+COMMENT ON COLUMN launch_queue.stream IS 'Stream; NULL when not recorded';
+COMMENT ON COLUMN launch_queue.n_launches IS 'Calls that launched work on it';
+COMMENT ON COLUMN launch_queue.n_blocked IS 'Calls made while 1024 earlier ones had not started';
+COMMENT ON COLUMN launch_queue.blocked_ns IS 'Duration of those calls, ns';
+
 CREATE TABLE outcome (
     proc_id INTEGER,
     attempt INTEGER NOT NULL,

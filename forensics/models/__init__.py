@@ -12,6 +12,8 @@ from forensics.models.attempts import split_attempts
 from forensics.models.captures import derive_captures
 from forensics.models.clocks import align_clocks
 from forensics.models.health import derive_health
+from forensics.models.intervals import derive_device_time
+from forensics.models.launch_queue import derive_launch_queues
 from forensics.models.memory_live import derive_live_memory
 from forensics.models.outcome import derive_outcome
 from forensics.models.provenance import derive_births
@@ -35,4 +37,6 @@ DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     derive_live_memory,
     derive_health,
     derive_waits,
+    derive_device_time,
+    derive_launch_queues,
 )
