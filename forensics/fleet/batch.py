@@ -15,7 +15,7 @@ from forensics.errors import ForensicsError
 from forensics.fleet.drift import write_drift
 from forensics.fleet.editions import edition as edition_of
 from forensics.fleet.engines import run_orders
-from forensics.fleet.job_runner import Order, Result
+from forensics.fleet.job_runner import SCRATCH, Order, Result
 from forensics.fleet.jobs import Found, Job, chosen, find_jobs
 from forensics.fleet.journal import ANALYZED, NOT_ANALYZED, Journal, Memory
 from forensics.fleet.layout import Fleet
@@ -25,6 +25,7 @@ from forensics.fleet.publish import check_webhook, payload, send, write_metrics
 from forensics.fleet.rows import write_row
 from forensics.fleet.schedulers import read_pods, read_sacct
 from forensics.fleet.warehouse import open_fleet, pack
+from forensics.leftovers import remove_leftovers
 from forensics.memory import parse_size
 
 _MOST_OPEN = 3  # starts without an end, after which a job is put aside
@@ -104,6 +105,7 @@ def run_batch(folder: Path, plan: Plan, on_result: Callable[[int, int, Result], 
     fleet.create()
     with locked(fleet.lock, wait_seconds=plan.wait_seconds):
         _remove_unfinished(fleet)
+        remove_leftovers(SCRATCH)
         said = [one for path in plan.sacct for one in read_sacct(path)]
         said += [one for path in plan.pods for one in read_pods(path)]
         found = find_jobs(plan.roots, plan.listed, said, leave_out=fleet.folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from forensics.errors import ForensicsError
@@ -56,9 +57,11 @@ def _run_on_dask(orders: Iterable[Order], address: str, on_start: Callable[[Orde
         from distributed import wait as wait_for
     except ImportError as error:
         raise ForensicsError(f"engine: {error}; expected Dask; install torch-forensics[dask]") from error
+    if address.startswith("/") and not Path(address).is_file():  # the client would wait for it without end
+        raise ForensicsError(f"dask://{address}: not found; expected the file that dask-scheduler wrote")
     try:
         target = {"scheduler_file": address} if address.startswith("/") else {"address": f"tcp://{address}"}
-        client = Client(**target, timeout="30s", set_as_default=False)
+        client = Client(**target, timeout="30s")
     except (OSError, ValueError) as error:
         raise ForensicsError(f"dask://{address}: no scheduler answers ({error}); expected a running cluster") from error
     waiting = iter(orders)

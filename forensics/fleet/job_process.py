@@ -19,7 +19,7 @@ import orjson
 from forensics.child import die_with_parent
 from forensics.errors import ForensicsError
 from forensics.fleet.editions import content_of
-from forensics.fleet.job_runner import Order
+from forensics.fleet.job_runner import SCRATCH, Order
 from forensics.fleet.rows import write_row
 from forensics.fleet.staging import OverBudget, staged
 from forensics.imports import leave_out_pandas
@@ -44,7 +44,7 @@ def work(order: Order) -> dict[str, Any]:
     memory = parse_size(order.memory_limit) if order.memory_limit else None
     if memory:
         bound_growth(memory, final=False)
-    scratch = temporary_folder("forensics-batch-")
+    scratch = temporary_folder(SCRATCH)
     try:
         with staged(order, scratch) as (path, files):
             content = content_of(files)

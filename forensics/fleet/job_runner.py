@@ -23,6 +23,7 @@ import orjson
 
 from forensics.memory import parse_size
 
+SCRATCH = "forensics-batch-"  # folders of jobs for temporary files
 _LOOK_SECONDS = 0.5
 _MEMORY_SLACK = 1.5  # of the bound, over all processes of the job
 _PAGE = os.sysconf("SC_PAGE_SIZE")
