@@ -73,6 +73,7 @@ def discover(
             elif until.expired():
                 found.append(_listed(entry, ("time-limit", "not read: the time limit was reached", _HIDES)))
             else:
+                entry.before = found[-1].format if found else None
                 opened = _open(entry, work)
                 hashes.add(opened)
                 found += opened
@@ -87,13 +88,17 @@ _HIDES = "what the unread part holds"
 
 @dataclass
 class _Entry:
-    """A file before it is opened. `said`: why it is not to be opened; `part_of`: the file that it is a link to."""
+    """A file before it is opened.
+
+    `said`: why it is not to be opened; `part_of`: the file that it is a link to; `before`: format of the one before.
+    """
 
     path: Path
     name: str
     said: Problem | None = None
     part_of: str | None = None
     problems: list[Problem] = field(default_factory=list)
+    before: str | None = None
 
 
 def _entries_below(folder: Path, leave_out: Sequence[Path]) -> Iterator[_Entry]:
@@ -172,7 +177,7 @@ def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = Non
         if start.startswith(bytes(LEAST_ZEROS)):
             head = found.source.head()
             found.problems.append(_zeros(head))
-        found.format = _recognise(head)
+        found.format = _recognise(head, entry.before)
         if compressed and found.format is None and not found.problems:
             _look_for_damage(found)
         if found.format is None and _SUFFIX.search(entry.name) and found.bytes and not compressed:
@@ -190,7 +195,9 @@ def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = Non
             if member.path is None:
                 inside.append(Found(Source(entry.path, name), None, hints_from_name(name), 0, member.problems))
             else:
-                inside += _open(_Entry(member.path, name, problems=member.problems), work, depth + 1, allowed)
+                before = inside[-1].format if inside else None
+                part = _Entry(member.path, name, problems=member.problems, before=before)
+                inside += _open(part, work, depth + 1, allowed)
     except (ArtifactError, OSError) as error:
         found.problems.append(("archive", f"the archive could not be read to its end: {error}", _HIDES))
         inside.append(found)
@@ -282,13 +289,22 @@ def _hashed(path: Path) -> tuple[str, int]:
     return digest.hexdigest(), n_bytes
 
 
-def _recognise(head: Head) -> str | None:
-    """The surest format; the first by name where two are equally sure."""
+def _recognise(head: Head, before: str | None = None) -> str | None:
+    """The surest format; the first by name where two are equally sure.
+
+    `before`: the format of the file before. Where it knows this one for certain no other is asked: thousands of ranks
+    leave files of one kind, and most formats look at each as a text.
+    """
     if not head.data.strip(b"\0 \r\n\t"):
         return None
+    if before is not None and _sureness(formats()[before], head) >= _CERTAIN:
+        return before
     scores = {name: _sureness(module, head) for name, module in formats().items()}
     best = max(scores, key=lambda name: scores[name], default=None)
     return best if best and scores[best] > 0 else None
+
+
+_CERTAIN = 95  # no format is surer of anything
 
 
 def _sureness(module: Format, head: Head) -> int:

@@ -17,9 +17,10 @@ import zstandard
 from trouble import dropped_in, messages
 
 from forensics import artifact, compression, discovery
-from forensics.artifact import Source
+from forensics.artifact import HEAD_BYTES, Head, Source
 from forensics.discovery import discover, hints_from_name
 from forensics.errors import ForensicsError
+from forensics.formats import formats
 from forensics.ingest import ingest
 from forensics.parquet_sink import ParquetSink
 
@@ -315,3 +316,19 @@ def test_a_changed_companion_is_read_anew(album: Path, tmp_path: Path) -> None:
     assert pages(album, tmp_path / "cache") == (["\0first", "\0other"], False)
     (album / "export" / "2.page").rename(album / "export" / "3.page")
     assert pages(album, tmp_path / "cache") == (["\0first", "\0other"], False)
+
+
+def test_files_of_one_kind_in_a_row_are_told_as_each_alone(tmp_path: Path) -> None:
+    """The format that knew a file for certain is asked first, and alone, of the next one."""
+    folder, n = tmp_path / "artifacts", 0
+    folder.mkdir()
+    for path in sorted((Path(__file__).parent.parent / "fixtures").glob("*/artifacts/*"))[::25]:
+        if path.is_file():
+            (folder / f"{n:03d}_{path.name}").write_bytes(path.read_bytes()[:HEAD_BYTES])
+            (folder / f"{n:03d}_{path.name}~again").write_bytes(path.read_bytes()[:HEAD_BYTES])
+            n += 1
+    found = discover(folder, tmp_path / "work")
+    alone = {item.source.name: discover(folder / item.source.name, tmp_path / "work")[0].format for item in found}
+    assert {item.source.name: item.format for item in found} == alone
+    heads = [Head(item.source.name, item.source.path.read_bytes(), True) for item in found]
+    assert max(module.recognise(head) for head in heads for module in formats().values()) <= 95

@@ -33,11 +33,11 @@ def recognise(head: Head) -> int:
     try:
         for opcode, _, _ in pickletools.genops(data):
             n += 1
-            if opcode.name == "STOP":
+            if opcode.name == "STOP" or n >= _ENOUGH:
                 return _SURENESS
     except ValueError:  # the end of what is looked at, or no opcode
         pass
-    return _SURENESS if n >= _ENOUGH else 0
+    return 0
 
 
 def load(source: Source, sink: Sink) -> None:
