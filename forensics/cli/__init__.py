@@ -15,6 +15,7 @@ _COMMANDS = {
     "batch": "Analyze the jobs below folders or URLs that are new or changed, into a fleet.",
     "fleet": "Ask what batches learned of many jobs: query, gate.",
     "review": "Record what a reviewer says of findings, or list what was said.",
+    "serve": "Show the reports of a folder in a browser on this machine, and record their reviews.",
     "pack": "Write a case with secrets masked into one archive, to send to someone else.",
     "schema": "Print the JSON schema of report.json.",
     "rules": "What the rule library knows: list, explain, new, test.",
