@@ -179,3 +179,54 @@ def test_a_folder_with_something_else_in_it_is_no_place_for_a_fleet(tmp_path: Pa
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ForensicsError, match=r"thesis\.tex"):
         run_batch(tmp_path, Plan(["/tmp"]))
+
+
+def test_a_job_whose_process_crashes_is_tried_once_more_alone_and_then_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forensics.fleet import engines
+    from forensics.fleet.job_runner import Order, Result
+
+    for name in ("good", "bad"):
+        make_job(tmp_path / "jobs", name)
+    tried: list[str] = []
+
+    def run_job(order: Order) -> Result:
+        tried.append(order.job["name"])
+        if order.job["name"] == "bad":
+            return Result(
+                order.key, "not-analyzed", reason="its process was ended by signal 11 (SIGSEGV)", crashed=True
+            )
+        return Result(order.key, "analyzed", content="c", since=order.run)
+
+    monkeypatch.setattr(engines, "run_job", run_job)
+    outcome = run_batch(tmp_path / "fleet", Plan([str(tmp_path / "jobs")], workers=1))
+    assert tried == ["bad", "good", "bad"]
+    assert outcome.put_aside == [("bad", "its process was ended by signal 11 (SIGSEGV)")] and outcome.n_analyzed == 1
+    tried.clear()
+    assert run_batch(tmp_path / "fleet", Plan([str(tmp_path / "jobs")], workers=1, retry=True)).n_analyzed == 0
+    assert tried == ["bad", "bad"]
+
+
+def test_a_killed_child_is_told_with_its_signal(tmp_path: Path) -> None:
+    import threading
+
+    from forensics.fleet import job_runner
+
+    make_job(tmp_path / "jobs", "shot")
+    fleet = Fleet(tmp_path / "fleet")
+    fleet.create()
+    order = job_runner.Order(
+        str(fleet.folder), "shot-1", str(tmp_path / "jobs"), str(tmp_path / "jobs" / "shot"), False, [], {}, "e", 1
+    )
+
+    def shoot() -> None:
+        while not job_runner._running:
+            time.sleep(0.01)
+        os.kill(next(iter(job_runner._running)).pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=shoot)
+    thread.start()
+    result = job_runner.run_job(order)
+    thread.join()
+    assert result.crashed and result.reason == "its process was ended by signal 9 (SIGKILL)"
