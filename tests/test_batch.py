@@ -230,3 +230,21 @@ def test_a_killed_child_is_told_with_its_signal(tmp_path: Path) -> None:
     result = job_runner.run_job(order)
     thread.join()
     assert result.crashed and result.reason == "its process was ended by signal 9 (SIGKILL)"
+
+
+def test_a_batch_that_is_asked_to_stop_holds_it_against_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from forensics.fleet import engines
+    from forensics.fleet.job_runner import Order, Result
+
+    make_job(tmp_path / "jobs", "innocent")
+    plan = Plan([str(tmp_path / "jobs")], workers=1)
+
+    def interrupted(order: Order) -> Result:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engines, "run_job", interrupted)
+    for _ in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            run_batch(tmp_path / "fleet", plan)
+    monkeypatch.setattr(engines, "run_job", lambda order: Result(order.key, "analyzed", content="c"))
+    assert run_batch(tmp_path / "fleet", plan).n_analyzed == 1

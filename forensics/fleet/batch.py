@@ -15,7 +15,7 @@ from forensics.errors import ForensicsError
 from forensics.fleet.drift import write_drift
 from forensics.fleet.editions import edition as edition_of
 from forensics.fleet.engines import run_orders
-from forensics.fleet.job_runner import SCRATCH, Order, Result
+from forensics.fleet.job_runner import SCRATCH, Order, Result, stop_all
 from forensics.fleet.jobs import Found, Job, chosen, find_jobs
 from forensics.fleet.journal import ANALYZED, NOT_ANALYZED, Journal, Memory
 from forensics.fleet.layout import Fleet
@@ -162,17 +162,28 @@ class _Work:
     def _analyze(self, jobs: Sequence[Job], workers: int, *, last: bool = False) -> list[Job]:
         """Those that crashed their process are returned, to be tried once more, unless this was the `last` time."""
         by_key, again, n_done = {job.key: job for job in jobs}, [], 0
-        results: Iterator[Result] = run_orders(
-            (self._order(job) for job in jobs), self.plan.engine, workers, lambda order: self.journal.start(order.key)
-        )
-        for result in results:
-            job = by_key[result.key]
-            n_done += 1
-            if result.crashed and not last:
-                again.append(job)
-                continue
-            self._take(job, result)
-            self.on_result(n_done, len(jobs), result)
+        running: set[str] = set()
+
+        def start(order: Order) -> None:
+            running.add(order.key)
+            self.journal.start(order.key)
+
+        results: Iterator[Result] = run_orders((self._order(j) for j in jobs), self.plan.engine, workers, start)
+        try:
+            for result in results:
+                job = by_key[result.key]
+                running.discard(job.key)
+                n_done += 1
+                if result.crashed and not last:
+                    again.append(job)
+                    continue
+                self._take(job, result)
+                self.on_result(n_done, len(jobs), result)
+        except BaseException:  # Ctrl-C, SIGTERM, or a full disk: nothing that a job did
+            stop_all()
+            for key in running:
+                self.journal.withdraw(key)
+            raise
         return again
 
     def _order(self, job: Job) -> Order:

@@ -1,7 +1,7 @@
 """What a fleet remembers of each job: an append-only file of JSON lines that a kill at any moment leaves readable.
 
-Lines: `{"event": "run", "run", "at_ns", "edition"}`, `{"event": "start", "job", "run"}`, and `{"event": "end", "job",
-"run", "status", "stamp", "content", "edition", "bounds", "reason", "since"}`. A torn last
+Lines: `{"event": "run", "run", "at_ns", "edition"}`, `{"event": "start", "job", "run"}`, which "withdrawn" takes back,
+and `{"event": "end", "job", "run", "status", "stamp", "content", "edition", "bounds", "reason", "since"}`. A torn last
 line is ignored; the next writer ends it. Only the holder of the fleet's lock writes.
 """
 
@@ -63,6 +63,11 @@ class Journal:
         self.jobs.setdefault(job, Memory()).n_open += 1
         self._append({"event": "start", "job": job, "run": self.run})
 
+    def withdraw(self, job: str) -> None:
+        """Takes a start back: the batch was asked to stop, so the job is not suspected of having ended it."""
+        self.jobs[job].n_open -= 1
+        self._append({"event": "withdrawn", "job": job, "run": self.run})
+
     def end(self, job: str, **said: Any) -> None:
         """`said`: fields of Memory."""
         self.jobs[job] = Memory(**said)
@@ -91,6 +96,8 @@ class Journal:
             run = int(said["run"])
             if said["event"] == "start":
                 self.jobs.setdefault(said["job"], Memory()).n_open += 1
+            elif said["event"] == "withdrawn":
+                self.jobs[said["job"]].n_open -= 1
             elif said["event"] == "end":
                 known = {name: said[name] for name in Memory.__dataclass_fields__ if name in said}
                 self.jobs[said["job"]] = Memory(**known)
