@@ -89,7 +89,7 @@ def test_what_reviewers_decided_is_counted_and_the_last_word_on_a_finding_holds(
     for name, decisions in (("a", ["confirmed", "dismissed"]), ("b", ["confirmed"])):
         folder = fleet.jobs / f"{name}-0123456789ab"
         folder.mkdir()
-        lines = [json.dumps({"fingerprint": f"f-{name}", "decision": d, "note": "n"}) for d in decisions]
+        lines = [json.dumps({"fingerprint": f"f-{name}", "state": d, "note": "n"}) for d in decisions]
         (folder / "reviews.jsonl").write_text("\n".join([*lines, "{torn", "3", ""]))
     assert asked(fleet, "SELECT n_confirmed, n_dismissed FROM incident") == [{"n_confirmed": 1, "n_dismissed": 1}]
     assert asked(fleet, "SELECT n_faults FROM host") == [{"n_faults": 1}]

@@ -90,7 +90,7 @@ COMMENT ON COLUMN finding.message IS 'The claim in a sentence';
 COMMENT ON COLUMN finding.fix IS 'What to do';
 COMMENT ON COLUMN finding.fingerprint IS 'Of this finding of this job, over re-runs';
 COMMENT ON COLUMN finding.incident IS 'Of the same fault in any job';
-COMMENT ON COLUMN finding.decision IS 'What a reviewer decided; NULL: not reviewed';
+COMMENT ON COLUMN finding.decision IS 'confirmed | dismissed by a reviewer; NULL: not reviewed';
 COMMENT ON COLUMN finding.note IS 'The reviewer''s note';
 
 CREATE VIEW process AS
@@ -319,5 +319,5 @@ COMMENT ON COLUMN unknown_error.example IS 'job.job of the newest one';
 COMMENT ON TABLE review IS 'What reviewers decided, from reviews.jsonl beside the cases; the last word counts';
 COMMENT ON COLUMN review.job IS 'job.job';
 COMMENT ON COLUMN review.fingerprint IS 'finding.fingerprint';
-COMMENT ON COLUMN review.decision IS 'confirmed or dismissed, as the reviewer''s tool writes it';
+COMMENT ON COLUMN review.decision IS 'confirmed | dismissed';
 COMMENT ON COLUMN review.note IS 'The reviewer''s note';

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,11 +17,12 @@ from forensics.errors import CaseError
 from forensics.fleet.drift import SCHEMA as DRIFT
 from forensics.fleet.layout import Fleet
 from forensics.fleet.rows import SCHEMA
+from forensics.redact import mask
+from forensics.reviews import FILE, read_reviews
 
 _LOOSE = 64  # row files that are not worth packing
 _MOST_PARTS = 16
 _BATCH_ROWS = 256
-_MAX_REVIEW_BYTES = 8 << 20
 _REVIEW = pa.schema({"job": pa.string(), "fingerprint": pa.string(), "decision": pa.string(), "note": pa.string()})
 _DRIFT_MEANING = "Metrics of each run against those of the run before in its series: two-sample Kolmogorov-Smirnov"
 _DRIFT_COLUMNS = {
@@ -120,20 +120,13 @@ def pack(fleet: Fleet) -> None:
 
 
 def _load_reviews(con: duckdb.DuckDBPyConnection, fleet: Fleet) -> None:
-    """What reviewers decided, from reviews.jsonl beside each case; the last word on a finding counts."""
-    decided: dict[tuple[str, str], dict[str, str]] = {}
-    for path in sorted(fleet.jobs.glob("*/reviews.jsonl")):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            for line in file.read(_MAX_REVIEW_BYTES).splitlines():
-                with contextlib.suppress(orjson.JSONDecodeError, TypeError, AttributeError):
-                    said = orjson.loads(line)
-                    key = (path.parent.name, str(said["fingerprint"]))
-                    decided[key] = {
-                        "job": key[0],
-                        "fingerprint": key[1],
-                        "decision": str(said.get("decision") or ""),
-                        "note": str(said.get("note") or ""),
-                    }
-    con.register("given_reviews", pa.Table.from_pylist(list(decided.values()), _REVIEW))
+    """What reviewers decided, from reviews.jsonl beside each case."""
+    decided = [
+        {"job": path.parent.name, "fingerprint": said.fingerprint, "decision": said.state, "note": mask(said.note)}
+        for path in sorted(fleet.jobs.glob(f"*/{FILE}"))
+        for said in read_reviews(path.parent).values()
+        if said.state != "open"
+    ]
+    con.register("given_reviews", pa.Table.from_pylist(decided, _REVIEW))
     con.execute("CREATE TABLE review AS SELECT * FROM given_reviews ORDER BY job, fingerprint")
     con.unregister("given_reviews")
