@@ -76,10 +76,19 @@ def grid(name: str = "rank 0") -> p.GridView:
     return p.GridView("Step time", "seconds", "rank", (name, "rank 1"), (3, 4, 5), ((0.1, 0.1, 9.0), (0.1, None, NAN)))
 
 
+def devices(name: str = "layers.3.weight") -> p.DeviceMap:
+    both = (
+        p.Stretch("layers.0.weight", "layers.2.weight", 3, "cuda:0", "0", False, 3 * MIB),
+        p.Stretch(name, name, 1, "meta", "cuda:1", True),
+    )
+    return p.DeviceMap("device_map.json", "rank 0", both)
+
+
 def steps(name: str = "RuntimeError: nan") -> p.LastSteps:
     rows = tuple(p.LastStep("rank 0", i, (f"{i}.5", ""), (name,) if i == 9 else ()) for i in range(10))
     return p.LastSteps(("loss", "my_metric"), rows)
 
 
 def every(name: str = "x") -> tuple[p.Picture, ...]:
-    return provenance(name), memory(name), segments(name), capture(name), waits(name), grid(name), steps(name)
+    drawings = (provenance, memory, segments, capture, waits, grid, devices, steps)
+    return tuple(drawing(name) for drawing in drawings)

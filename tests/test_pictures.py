@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import pytest
 
+from forensics.case import create_case
 from forensics.investigation import Case
 from forensics.pictures import read_pictures
 from forensics.pipeline import analyze
@@ -66,3 +67,37 @@ def test_the_missing_rank_is_behind_the_others_in_the_wait_graph(tmp_path: Path)
     assert {r: m.waits_at for r, m in members.items() if r != 2} == {0: 38, 1: 38, 3: 38}
     times = next(view for view in found if isinstance(view, p.GridView) and view.row_word == "rank")
     assert times.rows == ("rank 0", "rank 1", "rank 2", "rank 3")
+
+
+def test_a_broken_capture_is_read_with_its_calls_by_thread_and_stream(tmp_path: Path) -> None:
+    con = create_case(tmp_path / "case.duckdb")
+    con.execute("INSERT INTO string VALUES (1, 'cudaStreamBeginCapture'), (2, 'cudaStreamSynchronize'), (3, 'gemm')")
+    con.execute(
+        "INSERT INTO artifact (id, path, sha256, bytes, quality, clock) VALUES (0, 't.json', '', 1, 'complete', '')"
+    )
+    for row, name, kind, thread, stream, ts, code in (
+        (10, 1, "runtime", 1, None, 1_000, 0),
+        (11, 3, "kernel", None, 7, 2_000, None),
+        (12, 2, "runtime", 2, None, 3_000, 900),
+        (13, 2, "runtime", 1, None, 90_000_000, 0),
+    ):
+        con.execute(
+            "INSERT INTO slice (artifact_id, row, name_id, kind, thread, stream, ts_ns, dur_ns, return_code)"
+            " VALUES (0, ?, ?, ?, ?, ?, ?, 100, ?)",
+            [row, name, kind, thread, stream, ts, code],
+        )
+    con.execute(
+        "INSERT INTO capture_window (artifact_id, row, ts_ns, thread, became_graph) VALUES (0, 10, 1000, 1, false)"
+    )
+    con.execute(
+        "INSERT INTO capture_offence (artifact_id, row, ts_ns, told_by, offence, window_row, other_thread)"
+        " VALUES (0, 12, 3000, 'result', 'a stream was waited for', 10, true)"
+    )
+    window = one(read_pictures(con), p.CaptureWindow)
+    con.close()
+    assert [(c.row, c.lane, c.start_ns, c.kind) for c in window.calls] == [
+        (10, "thread 1", 0, "begin"),
+        (11, "stream 7", 1_000, "work"),
+        (12, "thread 2", 2_000, "offence"),
+    ]
+    assert window.length_ns is None and not window.became_graph

@@ -63,7 +63,7 @@ def test_the_picture_of_the_cause_comes_first() -> None:
     assert len(others) == len(demo.every()) - 1
     lead, _ = exhibits(demo.every(), "memory-leak")
     assert lead is not None and lead.id.startswith("memory")
-    assert exhibits(demo.every(), "checkpoint-mismatch")[0] is None
+    assert exhibits(demo.every(), "serving-engine-died")[0] is None
 
 
 def test_births_the_way_and_victims_are_marked_apart() -> None:
@@ -129,6 +129,14 @@ def test_what_is_not_finite_is_crossed_and_what_is_missing_is_left_out() -> None
     assert marks(root, "h-lost") == 1
     assert sum(marks(root, f"h{i}") for i in range(6)) == 4 + 6, "four cells, and six of the key"
     assert "9 s" in exhibit.lead and "Not finite from step 5" in exhibit.lead
+
+
+def test_a_tensor_on_another_device_than_declared_stands_out() -> None:
+    exhibit = drawn(demo.devices())
+    assert "layers.3.weight lies on meta, declared cuda:1" in exhibit.lead
+    root = parsed(exhibit.svg)
+    assert marks(root, "stretch", "misplaced") == 1 and marks(root, "declared") == 1
+    assert exhibit.twin.rows[1][-1] == "not as declared"
 
 
 def test_the_last_steps_keep_every_step_and_what_was_said() -> None:

@@ -11,6 +11,7 @@ def read_pictures(con: duckdb.DuckDBPyConnection) -> tuple[Picture, ...]:
     """Every picture that the case has evidence for."""
     from forensics.pictures import (
         capture_windows,
+        device_maps,
         gradient_norms,
         last_steps,
         memory_timeline,
@@ -24,6 +25,7 @@ def read_pictures(con: duckdb.DuckDBPyConnection) -> tuple[Picture, ...]:
         *provenance.read(con),
         *capture_windows.read(con),
         *wait_graph.read(con),
+        *device_maps.read(con),
         *memory_timeline.read(con),
         *segment_map.read(con),
         *last_steps.read(con),

@@ -7,6 +7,7 @@ from typing import Any
 
 from forensics.report import pictures
 from forensics.report.capture_svg import capture_exhibit
+from forensics.report.devices_svg import devices_exhibit
 from forensics.report.exhibit import Exhibit
 from forensics.report.grid_svg import grid_exhibit
 from forensics.report.memory_svg import memory_exhibit
@@ -22,6 +23,7 @@ _DRAWN_BY: dict[type, Callable[[Any, int], Exhibit | None]] = {
     pictures.CaptureWindow: capture_exhibit,
     pictures.GridView: grid_exhibit,
     pictures.WaitGraph: waits_exhibit,
+    pictures.DeviceMap: devices_exhibit,
     pictures.LastSteps: steps_exhibit,
 }
 

@@ -197,30 +197,25 @@ class LastSteps:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A value against the band in which it is healthy."""
+class Stretch:
+    """Modules that follow each other and lie, and were declared, on the same device."""
 
-    name: str
-    value: float
-    unit: str
-    healthy: float
-    critical: float
-    shown: str
-    where: str
-    rule: str
-
-
-@dataclass(frozen=True)
-class Placement:
-    module: str
-    declared: str
-    actual: str
+    first: str
+    last: str
+    n_tensors: int
+    device: str
+    declared: str  # "" where nothing was
+    misplaced: bool
+    n_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class DeviceMap:
+    """Where the tensors of a model lay, in the order of its modules."""
+
+    artifact: str
     process: str
-    devices: tuple[tuple[str, tuple[Placement, ...]], ...]
+    stretches: tuple[Stretch, ...]
     n_hidden: int = 0
 
 
