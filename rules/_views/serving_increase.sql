@@ -1,6 +1,6 @@
 -- What counters of serving engines grew by from one scrape to the next: a row an interval of one quantity.
 -- quantity: preemptions, queries and hits (tokens or blocks asked of the prefix cache, and found), prompt_tokens,
--- generation_tokens, finished (requests), queue_us; n: the scrape that ends it. A counter that fell began anew.
+-- generation_tokens, finished (requests); n: the scrape that ends it. A counter that fell began anew.
 CREATE TEMP VIEW serving_increase AS
 WITH
 known (name, quantity) AS (
@@ -15,8 +15,7 @@ known (name, quantity) AS (
         ('sglang:prompt_tokens_total', 'queries'), ('sglang:cached_tokens_total', 'hits'),
         ('vllm:generation_tokens_total', 'generation_tokens'), ('sglang:generation_tokens_total', 'generation_tokens'),
         ('vllm:request_success_total', 'finished'), ('sglang:num_requests_total', 'finished'),
-        ('tgi_request_success', 'finished'), ('nv_inference_request_success', 'finished'),
-        ('nv_inference_queue_duration_us', 'queue_us')
+        ('tgi_request_success', 'finished'), ('nv_inference_request_success', 'finished')
 ),
 step AS (
     SELECT

@@ -7,7 +7,7 @@ The wrapper says that the engine is dead, and this is the first error of any pro
 under it."""
 cannot_prove = """
 Why that error came about, beyond what it says itself; and what the worker met before logging began."""
-message = "The engine died of {first_error}{where_told}; {wrapper} only reports it"
+message = "The engine died of {first_error}{where_told}; {wrapper} only reports it{felt}"
 fix = "Start with this error and the frames below it; what comes after (EngineDeadError, 'Worker failed with error', failed requests) is its echo. Restart the engine: a dead one takes no requests."
 causes = [{ state = "rank-gone", of = "rank" }]
 requires = [
@@ -63,6 +63,12 @@ origin AS (
     FROM failure
     QUALIFY row_number() OVER (ORDER BY role <> 'primary', ts_ns NULLS LAST, artifact_id, line, row) = 1
 ),
+probe AS (
+    -- Answers of health probes that were no longer well, and requests that the server answered with an error.
+    SELECT
+        (SELECT count(*) FROM metric WHERE name = 'health' AND source = 'gauge' AND value = 0) AS n_ill,
+        (SELECT count(*) FROM log WHERE class = 'serving.request-failed' AND role <> 'noise') AS n_failed
+),
 place AS (
     SELECT artifact_id, row, line, proc_id, rank, ts_ns FROM wrapper
     QUALIFY row_number() OVER (ORDER BY ts_ns NULLS LAST, artifact_id, line, row) = 1
@@ -78,10 +84,13 @@ SELECT
     CASE WHEN o.row IS NULL THEN 'something that is not on record' ELSE left(coalesce(o.exception || ': ', '') || split_part(o.message, chr(10), 1), 240) END AS first_error,
     coalesce(' at ' || o.where_in_code, '') || coalesce(' in ' || (o.fields ->> 'actor'), '') AS where_told,
     '"' || left(d.said, 100) || '"' AS wrapper,
+    CASE WHEN b.n_failed > 0 THEN '; ' || b.n_failed || ' requests were answered with an error' ELSE '' END
+    || CASE WHEN b.n_ill > 0 THEN '; ' || b.n_ill || ' health probes failed' ELSE '' END AS felt,
     o.where_in_code,
     coalesce(o.exception, o.signature, 'engine') AS key,
     [{'artifact_id': p.artifact_id, 'row': p.row, 'line': p.line, 'note': 'the wrapper: ' || d.n_said || ' times'}] AS evidence
 FROM place AS p
 CROSS JOIN dead AS d
+CROSS JOIN probe AS b
 LEFT JOIN origin AS o ON true
 ORDER BY artifact_id, row;

@@ -53,6 +53,7 @@ slow AS (
         max(ts_ns) OVER (PARTITION BY origin, series) AS slow_to_ns,
         max(token_p99) OVER (PARTITION BY origin, series) AS worst_p99,
         min(hit_ratio) OVER (PARTITION BY origin, series) AS least_hit_ratio,
+        max(first_p99) OVER (PARTITION BY origin, series) AS worst_first_p99,
         arg_min(kv_usage, place) OVER (PARTITION BY origin, series) AS usage_then,
         avg(prefill_share) OVER (PARTITION BY origin, series) AS mean_prefill_share,
         avg((asked_tokens - found_tokens) / nullif(asked_tokens - found_tokens + generation_tokens, 0)) OVER (PARTITION BY origin, series) AS computed_share
@@ -116,6 +117,11 @@ SELECT
             '; prompts to compute are ' || round(100 * c.computed_share)::BIGINT || ' % of all tokens instead of ' || round(100 * c.base_computed_share)::BIGINT || ' %'
         WHEN c.mean_prefill_share IS NOT NULL AND c.base_prefill_share IS NOT NULL THEN
             '; prompts take ' || round(100 * c.mean_prefill_share)::BIGINT || ' % of the time of requests instead of ' || round(100 * c.base_prefill_share)::BIGINT || ' %'
+        ELSE ''
+    END
+    || CASE
+        WHEN c.worst_first_p99 > $min_ratio * c.base_first_p99 THEN
+            '; to the first token P99 went from ' || round(1000 * c.base_first_p99)::BIGINT || ' to ' || round(1000 * c.worst_first_p99)::BIGINT || ' ms'
         ELSE ''
     END AS mix,
     coalesce((SELECT told FROM kernel_told), '') AS kernels,
