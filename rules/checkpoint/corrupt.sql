@@ -1,13 +1,15 @@
 /*
 title = "A stored file is damaged or is not what its name says"
 severity = "critical"
+scope = "job"
 proves = """
 Reading a checkpoint, weights or another pickled file stopped at its form: no end of the archive, no header, a first byte
-of another kind of file, or fewer bytes than the file itself announces; or the archive broke while it was written."""
+of another kind of file, or fewer bytes than the file itself announces; or the archive broke while it was written. Where
+the file is at hand: what is wrong with it, at which byte, and how many of its tensors are lost."""
 cannot_prove = """
 How it came to be: an interrupted save, an incomplete download, a full disk and a pointer file of Git LFS all leave such
 files. That the file was a checkpoint is read from the code that loaded it, where a traceback shows it."""
-message = "{who} could not {verb} {file}: {said}{detail}"
+message = "{lead}{file}: {said}{detail}"
 fix = "{remedy}"
 causes = [{ state = "weights-incomplete", of = "job" }, { state = "rank-failed", of = "rank" }]
 requires = [{ state = "disk-full", of = "host" }]
@@ -16,6 +18,11 @@ references = ["https://docs.pytorch.org/docs/stable/generated/torch.load.html"]
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+
+[variant.file]
+needs = ["checkpoint"]
+strength = "strong"
+says = "The file was read here, without torch. That the job loaded it shows only where a reader's error is cited as well."
 
 [variant.reader]
 needs = ["log_event"]
@@ -57,8 +64,9 @@ SELECT
     d.line,
     d.said,
     d.where_in_code,
+    CASE WHEN d.rank IS NULL THEN 'The process' ELSE 'Rank ' || d.rank END || ' could not '
+        || CASE WHEN d.was_writing THEN 'write ' ELSE 'read ' END AS lead,
     coalesce(n.file, CASE WHEN d.was_writing THEN 'a file' ELSE 'a stored file' END) AS file,
-    CASE WHEN d.was_writing THEN 'write' ELSE 'read' END AS verb,
     CASE
         WHEN d.first_byte = 'v' OR d.shows_pointer THEN '; it begins like a pointer file of Git LFS (version https://git-lfs…), so the content was never fetched'
         WHEN d.first_byte = '<' THEN '; it begins like a web page, so a download stored an error page'
@@ -80,6 +88,62 @@ QUALIFY row_number() OVER (
     PARTITION BY d.proc_id, d.attempt ORDER BY d.ts_ns NULLS LAST, d.artifact_id, d.row, n.line DESC NULLS LAST
 ) = 1
 ORDER BY d.ts_ns, d.artifact_id, d.row;
+-- variant: file
+WITH
+refused AS (
+    SELECT e.*
+    FROM reported_failure AS e
+    WHERE e.role = 'primary'
+      AND e.exception IN ('OSError', 'EOFError', 'zipfile.BadZipFile', 'BadZipFile', '_pickle.UnpicklingError', 'struct.error')
+      AND e.class IN ('exception.unknown', 'storage.io')
+      AND (
+          (e.fields ->> 'code') LIKE '%PyTorchFileReader(%'
+          OR (e.fields ->> 'code') LIKE '%safe\_open(%' ESCAPE '\'
+          OR (e.fields ->> 'code') LIKE '%pickle\_module.load(%' ESCAPE '\'
+      )
+    QUALIFY row_number() OVER (ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+),
+damaged AS (
+    SELECT f.*
+    FROM checkpoint_file AS f
+    WHERE f.damage IS NOT NULL
+    -- The newest one is what a job would resume from.
+    QUALIFY row_number() OVER (ORDER BY f.is_unfinished, f.saved_step DESC NULLS LAST, f.artifact_id) <= 5
+)
+SELECT
+    d.artifact_id,
+    d.row,
+    'checkpoint' AS "table",
+    d.bad_byte AS byte,
+    e.proc_id,
+    e.rank,
+    d.saved_step AS step,
+    e.ts_ns,
+    d.damage_text AS said,
+    e.where_in_code,
+    CASE
+        WHEN e.artifact_id IS NULL THEN 'A damaged file of a checkpoint, '
+        WHEN e.rank IS NULL THEN 'The process could not read '
+        ELSE 'Rank ' || e.rank || ' could not read '
+    END AS lead,
+    d.path AS file,
+    CASE
+        WHEN d.n_tensors > 0 AND d.n_lost > 0 THEN '; ' || d.n_lost || ' of ' || d.n_tensors || ' tensors are lost'
+        WHEN d.n_tensors > 0 THEN '; all of its ' || d.n_tensors || ' tensors can be read'
+        ELSE ''
+    END AS detail,
+    'Compare size and SHA-256 of the file with its source; go back to the checkpoint before it; save to a temporary name and rename when done.' AS remedy,
+    CASE
+        WHEN d.is_unfinished THEN 'info'
+        WHEN e.artifact_id IS NULL THEN 'high'
+        WHEN e.completed THEN 'medium'
+    END AS severity,
+    CASE WHEN e.artifact_id IS NOT NULL THEN [{'artifact_id': e.artifact_id, 'line': e.line, 'note': e.said}] END AS evidence,
+    CASE WHEN e.artifact_id IS NULL THEN ['weights-incomplete'] END AS causes,
+    d.damage AS key
+FROM damaged AS d
+LEFT JOIN refused AS e ON TRUE
+ORDER BY d.is_unfinished, d.saved_step DESC NULLS LAST, d.artifact_id;
 -- variant: reader
 SELECT
     e.artifact_id,
@@ -91,8 +155,8 @@ SELECT
     e.line,
     e.said,
     e.where_in_code,
+    CASE WHEN e.rank IS NULL THEN 'The process' ELSE 'Rank ' || e.rank END || ' could not read ' AS lead,
     'a stored file' AS file,
-    'read' AS verb,
     coalesce('; in ' || e.where_in_code, '') AS detail,
     'Compare size and SHA-256 of the file with its source; go back to the checkpoint before it; save to a temporary name and rename when done.' AS remedy,
     CASE WHEN e.completed THEN 'medium' END AS severity,
