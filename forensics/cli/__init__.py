@@ -20,6 +20,8 @@ _COMMANDS = {
     "schema": "Print the JSON schema of report.json.",
     "rules": "What the rule library knows: list, explain, new, test.",
     "formats": "List the artifact formats that are recognised.",
+    "checkpoint-diff": "Compare two stored states tensor by tensor: what moved, and how far.",
+    "checkpoint-collisions": "List stored keys that write the same parameter; a reversible patch keeps the first.",
     "collect": "Take evidence of a job that hangs now: stacks, waits, settings, device state.",
 }
 _GROUPS = {"rules", "fleet"}  # commands that have commands of their own
@@ -43,7 +45,8 @@ def main(arguments: list[str] | None = None) -> None:
         result_action="return_value",
     )
     for name, summary in _COMMANDS.items():
-        app.command(f"forensics.cli.{name}:{'app' if name in _GROUPS else name}", name=name, help=summary)
+        module = name.replace("-", "_")
+        app.command(f"forensics.cli.{module}:{'app' if name in _GROUPS else module}", name=name, help=summary)
     # Ends like Ctrl-C does, so that what was built under a temporary name is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
