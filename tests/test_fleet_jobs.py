@@ -31,6 +31,8 @@ def places(found: Found, root: Path) -> dict[str, int]:
         (["a/err.log", "a/deep/er/trace.json", "team/b/err.log", "notes.md"], {"a": 2, "team/b": 1}),
         # subfolders that are parts of a job
         (["j1/logs/0.log", "j1/traces/0.json", "j2/rank0/err.log", "j2/rank1/err.log"], {"j1": 2, "j2": 2}),
+        # what describes a job lies beside its artifacts
+        (["j/artifacts/deep/err.log", "j/expected.toml", "k/err.log"], {"j/artifacts": 1, "k": 1}),
         # torchrun's log folder
         (["run_a/attempt_0/0/stderr.log", "run_a/attempt_1/0/error.json", "run_b/attempt_0/0/stderr.log"],
          {"run_a": 2, "run_b": 1}),

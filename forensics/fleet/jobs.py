@@ -164,6 +164,8 @@ def _split(folder: _Folder, place: str, *, is_root: bool) -> list[_Raw]:
         return [*_pod_jobs(folder, place, pods), *_inner(others, place)]
     artifacts = folder.artifacts()
     archives = [entry for entry in artifacts if _ARCHIVE.search(entry.name)]
+    if not artifacts and set(folder.folders) == {"artifacts"} and not _holds_many(folder):  # labels lie beside it
+        return [_Raw(f"{place}artifacts", tuple(folder.folders["artifacts"].all_files()))]
     parts = any(_PART.fullmatch(name) for name in folder.folders)
     whole = parts and not any(_holds_many(sub) for sub in folder.folders.values())
     if not whole and len(archives) > 1 and len(archives) == len(artifacts) and not folder.folders:
