@@ -49,17 +49,6 @@ def test_the_segment_map_holds_every_block_and_names_who_parts_free_memory(fragm
     assert "growing_prefill.py:42" in segments.pinned_by
 
 
-def test_a_birth_is_drawn_with_its_way_and_the_last_steps_with_what_was_measured(tmp_path: Path) -> None:
-    found = pictures_of("numerics-exp-overflow", tmp_path)
-    graph = one(found, p.Provenance)
-    assert [op.label for op in graph.operations if op.role == "birth"] == ["aten::exp"]
-    assert graph.reaches_loss and any(op.role == "path" for op in graph.operations)
-    steps = one(found, p.LastSteps)
-    assert [row.step for row in steps.rows] == list(range(10))
-    norms = next(view for view in found if isinstance(view, p.GridView) and view.row_word == "parameter")
-    assert norms.cells[0][-1] != norms.cells[0][-1], "NaN"
-
-
 def test_the_missing_rank_is_behind_the_others_in_the_wait_graph(tmp_path: Path) -> None:
     found = pictures_of("missing-rank", tmp_path)
     members = {m.rank: m for m in one(found, p.WaitGraph).groups[0].members}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ import report_demo as demo
 from test_report_page import hostile_report
 
 from forensics.cli import main
+from forensics.investigation import Case
+from forensics.pictures import read_pictures
 from forensics.pipeline import analyze
+from forensics.report import pictures as p
 from forensics.report.html import asset
 from forensics.report.junit import render_junit
 from forensics.report.sarif import render_sarif
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "host-full-disk" / "artifacts"
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "numerics-exp-overflow" / "artifacts"
 _TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}
 _TYPES |= {"boolean": bool}
 
@@ -71,6 +75,19 @@ def test_report_json_keeps_its_published_schema(twice: tuple[Path, Path]) -> Non
     del broken["findings"][0]["fingerprint"]
     broken["verdict"]["status"] = "perhaps"
     assert len(faults(broken, schema, schema)) == 2
+
+
+def test_a_birth_is_drawn_with_its_way_and_the_last_steps_with_what_was_measured(twice: tuple[Path, Path]) -> None:
+    with Case(twice[0]) as case:
+        found = read_pictures(case._con)
+    graph = next(view for view in found if isinstance(view, p.Provenance))
+    assert [op.label for op in graph.operations if op.role == "birth"] == ["aten::exp"]
+    assert graph.reaches_loss and any(op.role == "path" for op in graph.operations)
+    steps = next(view for view in found if isinstance(view, p.LastSteps))
+    assert [row.step for row in steps.rows] == list(range(10))
+    norms = next(view for view in found if isinstance(view, p.GridView) and view.row_word == "parameter")
+    last = norms.cells[0][-1]
+    assert last is not None and math.isnan(last)
 
 
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
