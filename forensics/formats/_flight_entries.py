@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -82,8 +82,7 @@ def _parsed_name(name: str) -> CallName:
     return CallName(found[1], operation, *((int(pair[2]), int(pair[3])) if pair else (None, None)))
 
 
-@dataclass(frozen=True)
-class _Operands:
+class _Operands(NamedTuple):
     shapes: str | None  # as JSON; None where unknown or long
     dtype: str | None
     in_bytes: int | None
@@ -132,7 +131,7 @@ class EntryRows:
             "is_p2p": self._flags(given, "is_p2p"),
             "peer_rank": [None] * len(entries),
             "operation": [name.operation for name in names],
-            **{field: [getattr(o, field) for o in operands] for field in ("dtype", "in_bytes", "out_bytes", "shapes")},
+            **dict(zip(_Operands._fields, zip(*operands, strict=True), strict=True)),
             "state": self._states(given["state"]),
             "retired": self._flags(given, "retired"),
             "started_ns": self._times(given, "time_discovered_started_ns"),

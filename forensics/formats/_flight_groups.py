@@ -42,6 +42,7 @@ class Groups:
         self.columns = columns
         self.by_name: dict[str, Group] = {}
         self.pg_ids: dict[int, str] = {}  # process-local number → name
+        self._distinct: list[dict[str, Any]] = []
         self._ranks_left = _MAX_ALL_RANKS
         self.n_unjoined = 0
         self.n_dropped = 0
@@ -54,7 +55,8 @@ class Groups:
                 ranks, members = self._ranks(details.get("ranks"))
                 if ranks:
                     group.ranks, group.members = ranks, members
-        for entry in _distinct(entries):
+        self._distinct = _distinct(entries)
+        for entry in self._distinct:
             self._read_entry(entry)
         if type(status) is dict:
             self._join(status)
@@ -80,13 +82,13 @@ class Groups:
             found.append(known[key])
         return found
 
-    def candidates(self, entries: list[dict[str, Any]]) -> set[int] | None:
+    def candidates(self) -> set[int] | None:
         """Global ranks that the dumping process can have: it is a member of all its groups, and its sends say which."""
         found: set[int] | None = None
         for group in self.by_name.values():
             if group.ranks:
                 found = set(group.ranks) if found is None else found & set(group.ranks)
-        for entry in _distinct(entries):
+        for entry in self._distinct:
             own = call_name(entry).own
             ranks = None if own is None or not found else getattr(self.of(entry), "ranks", None)
             if found and ranks and own is not None and own < len(ranks):

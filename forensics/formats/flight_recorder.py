@@ -143,6 +143,7 @@ class _Loader:
         listed: list[Any] = list(entries) if isinstance(entries, list | tuple) else []
         self.n_read = len(listed)
         self.entries = [entry for entry in listed[:MAX_ENTRIES] if type(entry) is dict]
+        self.gaps = _missing_records(self.entries)
         n_bad = len(listed[:MAX_ENTRIES]) - len(self.entries)
         self.columns.bad["entries"] += n_bad + (entries is not None and not isinstance(entries, list | tuple))
 
@@ -162,7 +163,7 @@ class _Loader:
         self.warn_of_content(groups)
 
     def describe_process(self, groups: Groups) -> None:
-        candidates = groups.candidates(self.entries)
+        candidates = groups.candidates()
         named = _rank_of(self.source)
         sizes = [len(g.ranks) for g in groups.by_name.values() if g.ranks and g.name in ("0", "default_pg")]
         rank, origin = named, "file-name" if named is not None else "none"
@@ -199,7 +200,7 @@ class _Loader:
             # An empty list still says something: nothing was left unfinished, or nothing was recorded.
             self.sink.cover("collective", complete=whole, n_read=self.n_read, n_kept=rows.count, **span)
             first = as_int(self.entries[0].get("record_id"), 0) if self.entries else None
-            if whole and first == 0 and not _missing_records(self.entries):
+            if whole and first == 0 and not self.gaps:
                 self.sink.cover("collective.complete", n_read=self.n_read, n_kept=rows.count, **span)
         if rows.n_stacks:
             complete = rows.n_stacks == rows.count
@@ -227,7 +228,7 @@ class _Loader:
                 self.sink.warn("empty-dump", text, "what this rank called")
             return
         first = as_int(self.entries[0].get("record_id"), 0)
-        gaps = _missing_records(self.entries)
+        gaps = self.gaps
         finished = any(entry.get("state") == "completed" or entry.get("retired") is True for entry in self.entries)
         if (first or gaps) and not finished:
             text = (
