@@ -52,7 +52,7 @@ witness AS (
 SELECT
     f.artifact_id,
     f.row,
-    f.proc_id,
+    CASE WHEN NOT f.is_foreign AND f.pid IS NOT NULL THEN coalesce(p.id, f.proc_id) ELSE f.proc_id END AS proc_id,
     CASE WHEN NOT f.is_foreign AND f.pid IS NOT NULL THEN coalesce(p.rank, f.rank) END AS rank,
     f.ts_ns,
     f.line,
@@ -72,6 +72,9 @@ SELECT
         WHEN f.xid IN (8, 32, 38, 92) THEN 'high'
     END AS severity,
     CASE WHEN NOT f.is_hardware THEN 'symptom' END AS role,
+    -- The driver's word on what a program did: the program's own error is what brought it about.
+    CASE WHEN NOT f.is_hardware THEN []::VARCHAR[] END AS causes,
+    CASE WHEN NOT f.is_hardware THEN ['context-poisoned'] END AS requires,
     CASE WHEN f.xid IN (8, 32, 38, 92) OR (f.timing = 'unknown' AND NOT w.job_met_it) THEN 'indication' END AS strength,
     CASE WHEN NOT f.is_hardware THEN 'Look for the first CUDA error of the process; run once under compute-sanitizer. Only when the same GPU repeats it with other programs is the GPU to blame.' END AS fix,
     f.xid AS key

@@ -71,5 +71,13 @@ SELECT
 FROM reported_failure AS e
 WHERE e.class = 'process.signal'
   AND e.role = 'primary'
+  -- A watchdog that gives up a collective aborts its own process.
+  AND NOT (
+    (coalesce(e.fields ->> 'exit_code', '') IN ('-6', '134') OR contains(e.said, 'SIGABRT'))
+    AND EXISTS (
+        SELECT 1 FROM log AS o
+        WHERE o.proc_id = e.proc_id AND o.class IN ('comm.timeout', 'comm.heartbeat') AND o.role NOT IN ('noise', 'evidence')
+    )
+  )
 QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
