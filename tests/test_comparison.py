@@ -1,0 +1,104 @@
+"""`forensics diff`: where a good and a failed run part first, and what else differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import ROOT
+
+from forensics.assembly import assemble_case
+from forensics.cli import main
+from forensics.comparison import Comparison, compare
+from forensics.comparison_text import to_json, to_markdown, to_text
+from forensics.discovery import discover
+from forensics.errors import CaseError
+from forensics.ingest import ingest
+
+Compare = Callable[[dict[str, str], dict[str, str]], Comparison]
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> Compare:
+    """Compares two jobs given as texts of files."""
+
+    def made(*jobs: dict[str, str]) -> Comparison:
+        for name, files in zip(("good", "failed"), jobs, strict=True):
+            for file, text in files.items():
+                (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+                (tmp_path / name / file).write_text(text)
+            (tmp_path / f"{name}.out").mkdir()
+            loaded = ingest(discover(tmp_path / name, tmp_path / "work"), tmp_path / "cache")
+            assemble_case(loaded, tmp_path / f"{name}.out" / "case.duckdb")
+        return compare(tmp_path / "good.out", tmp_path / "failed.out")
+
+    return made
+
+
+def metrics(values: list[float | None], **more: float) -> str:
+    rows = [{"step": step, "loss": value, "step_time": 0.1 * step, **more} for step, value in enumerate(values)]
+    return "".join(json.dumps(row) + "\n" for row in rows).replace("null", "NaN")
+
+
+def test_a_job_that_really_failed_parts_from_its_twin_where_its_label_says(tmp_path: Path) -> None:
+    for run in ("step-217", "step-217-healthy"):
+        loaded = ingest(discover(ROOT / "fixtures" / run / "artifacts", tmp_path / "work"), tmp_path / "cache")
+        assemble_case(loaded, tmp_path / f"{run}.duckdb")
+    found = compare(tmp_path / "step-217-healthy.duckdb", tmp_path / "step-217.duckdb")
+    assert found.first is not None
+    assert (found.first.rank, found.first.step, found.first.what) == (1, 217, "loss")
+    assert (found.first.good, found.first.failed) == ("0.5402295", "nan")
+
+
+def test_the_first_step_that_differs_is_named_before_later_and_larger_ones(compared: Compare) -> None:
+    found = compared(
+        {"metrics.jsonl": metrics([3.0, 2.0, 1.5, 1.2]), "config.json": '{"lr": 0.1, "layers": 4}'},
+        {"metrics.jsonl": metrics([3.0, 2.0, 1.5001, None]), "config.json": '{"lr": 0.2, "layers": 4}'},
+    )
+    assert found.first is not None
+    assert (found.first.step, found.first.what, found.first.good, found.first.failed) == (2, "loss", "1.5", "1.5001")
+    assert found.first_in == "metrics by step"
+    settings = found.sections[0]
+    assert [(d.what, d.good, d.failed) for d in settings.differences] == [("option lr", "0.1", "0.2")]
+
+
+def test_runs_that_are_alike_have_no_divergence_whatever_their_clocks_say(compared: Compare) -> None:
+    good = {"metrics.jsonl": metrics([3.0, 2.0], samples_per_second=10.0)}
+    found = compared(good, {"metrics.jsonl": metrics([3.0, 2.0], samples_per_second=11.0)})
+    assert found.first is None
+    assert not any(section.n_all for section in found.sections)
+    assert "None: what both runs recorded is alike." in to_text(found)
+
+
+def test_a_run_that_ends_early_parts_at_the_step_it_did_not_do(compared: Compare) -> None:
+    found = compared({"metrics.jsonl": metrics([3.0, 2.0, 1.0])}, {"metrics.jsonl": metrics([3.0, 2.0])})
+    assert found.first is not None
+    assert (found.first.what, found.first.step, found.first.good, found.first.failed) == ("last step", 2, "2", "1")
+
+
+def test_output_is_bounded_masked_and_escaped(compared: Compare) -> None:
+    many = {f"option_{n}": n for n in range(40)}
+    good = json.dumps({**many, "note_text": "<b>|`x", "hf_token": "hf_abcdefghijklmnopqrstuvwxyz0123456789"})
+    failed = json.dumps(
+        {name: value + 1 for name, value in many.items()} | {"note_text": "y", "hf_token": "none-at-all"}
+    )
+    found = compared({"config.json": good}, {"config.json": failed})
+    text = to_text(found)
+    assert "SETTINGS AND ENVIRONMENT (FIRST 20 OF 4" in text
+    for shown in (text, to_markdown(found), to_json(found)):
+        assert "hf_abc" not in shown
+        assert "none-at-all" not in shown
+    assert json.loads(to_json(found))["sections"][0]["n_all"] >= 41
+    assert "<b>|" not in to_markdown(found)
+
+
+def test_what_is_no_case_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CaseError, match="not found"):
+        compare(tmp_path, tmp_path)
+    (tmp_path / "case.duckdb").write_text("no database")
+    with pytest.raises(SystemExit) as ended:
+        main(["diff", str(tmp_path), str(tmp_path)])
+    assert ended.value.code == 2
+    assert "cannot be opened" in capsys.readouterr().err
