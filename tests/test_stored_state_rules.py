@@ -1,0 +1,48 @@
+"""The whole analysis over folders of checkpoints, without a log: what the rules say of the files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from stored_states import adapter, safetensors
+
+from forensics.pipeline import analyze
+
+
+def messages(folder: Path, out: Path) -> dict[str, str]:
+    return {finding.rule: finding.message for finding in analyze(folder, out).findings}
+
+
+def test_faults_of_stored_states_are_found_in_the_files_alone(tmp_path: Path) -> None:
+    draw, job = np.random.default_rng(0), tmp_path / "job"
+    down, up, ones = draw.normal(size=(4, 6)), draw.normal(size=(6, 4)), np.ones((2, 3), np.float32)
+    adapter(job / "lora", {"layers.0.q_proj": (up, down), "layers.1.q_proj": (np.zeros((6, 4)), down)})
+    base = {f"model.layers.{i}.q_proj.weight": draw.normal(size=(6, 6)).astype(np.float32) for i in range(2)}
+    safetensors(job / "base" / "model.safetensors", base)
+    keys = {"base_model.model.q.lora_A.weight": ones, "module.base_model.model.q.lora_A.weight": ones * 2}
+    safetensors(job / "checkpoint-40" / "model.safetensors", keys)
+    for step in (20, 30):
+        weights = np.array([1, np.nan if step == 30 else 2], np.float32)
+        safetensors(job / f"checkpoint-{step}" / "weights.safetensors", {"w": weights})
+    cut = safetensors(job / "copy" / "w.safetensors", {"w": np.ones(64, np.float32)})
+    cut.write_bytes(cut.read_bytes()[:-10])
+    result = analyze(job, tmp_path / "out")
+    found = {finding.rule: finding for finding in result.findings}
+    assert "another prefix (layers.0.q_proj against model.layers.0.q_proj)" in found["adapters-not-loaded"].message
+    assert "in 1 of 2 modules, first layers.1.q_proj" in found["adapters-not-trained"].message
+    assert found["adapters-key-collision"].facts["n_parameters"] == 1
+    assert found["checkpoint-nonfinite"].step == 30
+    assert "Go back to checkpoint-20/weights.safetensors" in found["checkpoint-nonfinite"].fix
+    assert "copy/w.safetensors" in found["checkpoint-corrupt"].message
+
+
+def test_a_sound_adapter_beside_its_base_model_and_its_savings_gives_no_finding(tmp_path: Path) -> None:
+    draw, job = np.random.default_rng(0), tmp_path / "job"
+    modules = {f"layers.{i}.q_proj": (draw.normal(size=(6, 4)), draw.normal(size=(4, 6))) for i in range(2)}
+    for step in (100, 200):
+        adapter(job / f"checkpoint-{step}", modules)
+    base = {f"{module}.weight": draw.normal(size=(6, 6)).astype(np.float32) for module in modules}
+    mask = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
+    safetensors(job / "base" / "model.safetensors", base | {"mask": mask})
+    assert messages(job, tmp_path / "out") == {}
