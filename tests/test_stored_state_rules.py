@@ -39,10 +39,34 @@ def test_faults_of_stored_states_are_found_in_the_files_alone(tmp_path: Path) ->
 
 def test_a_sound_adapter_beside_its_base_model_and_its_savings_gives_no_finding(tmp_path: Path) -> None:
     draw, job = np.random.default_rng(0), tmp_path / "job"
-    modules = {f"layers.{i}.q_proj": (draw.normal(size=(6, 4)), draw.normal(size=(4, 6))) for i in range(2)}
+    modules = {f"layers.{i}.q_proj": (draw.normal(size=(6, 4)) * 0.1, draw.normal(size=(4, 6))) for i in range(2)}
     for step in (100, 200):
         adapter(job / f"checkpoint-{step}", modules)
     base = {f"{module}.weight": draw.normal(size=(6, 6)).astype(np.float32) for module in modules}
     mask = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
     safetensors(job / "base" / "model.safetensors", base | {"mask": mask})
     assert messages(job, tmp_path / "out") == {}
+
+
+def test_shards_and_adapters_that_do_not_fit_are_found(tmp_path: Path) -> None:
+    draw, job = np.random.default_rng(0), tmp_path / "job"
+    factors = (draw.normal(size=(6, 4)), draw.normal(size=(4, 6)))
+    adapter(job / "rank", {"q_proj": factors}, r=8)
+    adapter(job / "size", {"v_proj": factors})
+    safetensors(job / "base" / "model-1.safetensors", {"v_proj.weight": draw.normal(size=(8, 8)).astype(np.float32)})
+    index = '{"weight_map": {"v_proj.weight": "model-1.safetensors", "gone.weight": "model-1.safetensors"}}'
+    (job / "base" / "model.safetensors.index.json").write_text(index)
+    found = [f.message for f in analyze(job, tmp_path / "out").findings if f.rule == "checkpoint-mismatch"]
+    assert len(found) == 3
+    for words in ("rank 4, its configuration says 8", "6 x 6 on a weight of [8,8]", "not there, first gone.weight"):
+        assert any(words in message for message in found)
+
+
+def test_an_adapter_that_outweighs_its_layer_is_told_with_its_scale(tmp_path: Path) -> None:
+    base, down, up = np.eye(6, dtype=np.float32), np.eye(4, 6), np.eye(6, 4)  # norms sqrt(6); the product's is 2
+    for name, alpha in (("below", 4), ("above", 8)):
+        job = tmp_path / name
+        adapter(job / "lora", {"q_proj": (up, down)}, lora_alpha=alpha)
+        safetensors(job / "base" / "model.safetensors", {"q_proj.weight": base})
+        told = messages(job, tmp_path / f"{name}-out").get("adapters-scale")
+        assert told is None if name == "below" else "scale 2.0 = alpha 8.0 over r 4" in str(told)
