@@ -13,7 +13,7 @@ from forensics.pipeline import analyze
 REPORTED = ROOT / "tests" / "reported"
 NAMES = sorted(path.parent.name for path in REPORTED.glob("*/expected.toml"))
 # A rank that never says that it waits may be slow or gone: without times of its own log nothing must be claimed.
-UNTOLD = {"309-ranks-differ-at-end-of-epoch", "315-losses-kept-for-a-chart"}
+UNTOLD = {"309-ranks-differ-at-end-of-epoch"}
 
 
 @pytest.mark.parametrize("name", NAMES)

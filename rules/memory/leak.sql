@@ -33,6 +33,11 @@ value = 8
 unit = "samples after the first two"
 why = "fewer points have no trend to speak of"
 
+[thresholds.min_share_at_failure]
+value = 0.25
+unit = "bytes that piled up / bytes allocated as an allocation failed"
+why = "beyond a quarter of the live set the growth is what filled the device, as for memory-capacity"
+
 [variant.snapshot]
 needs = ["memory_event"]
 strength = "strong"
@@ -143,9 +148,21 @@ SELECT
         ELSE 'high'
     END AS severity,
     -- A job that ends by itself all the same is still at fault.
-    [] AS causes,
+    CASE WHEN o.line IS NULL THEN [] END AS causes,
+    CASE WHEN o.line IS NOT NULL
+        THEN [{
+            'artifact_id': o.artifact_id,
+            'row': o.row,
+            'line': o.line,
+            'note': 'the allocation that then failed: ' || format_bytes(CAST(r.last_bytes - r.first_bytes AS BIGINT))
+                || ' of the ' || format_bytes(o.allocated_bytes) || ' allocated had piled up'
+        }]
+    END AS evidence,
     r.name AS key
 FROM rising AS r
+LEFT JOIN out_of_memory_text AS o
+    ON r.quantity = 'allocated' AND o.proc_id = r.proc_id AND (o.ts_ns IS NULL OR r.ts_ns IS NULL OR o.ts_ns >= r.ts_ns)
+    AND r.last_bytes - r.first_bytes >= $min_share_at_failure * o.allocated_bytes
 WHERE r.quantity <> 'main' OR r.n_workers = 0
 QUALIFY row_number() OVER (
     PARTITION BY r.artifact_id, r.proc_id ORDER BY (r.last_bytes - r.first_bytes) / r.base_bytes DESC, r.name, r.row
