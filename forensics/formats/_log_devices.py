@@ -24,6 +24,7 @@ _OF_HOST = re.compile(r"(?:Timestamp|Driver Version|CUDA Version|Attached GPUs) 
 _CSV_SIGNS = ("utilization.gpu", "memory.used", "memory.total", "memory.free", "temperature.gpu", "power.draw")
 _HEADER = "|".join(map(re.escape, _CSV_SIGNS))
 _MAX_ROW = 4000  # characters
+_TIME = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, ")  # as nvidia-smi writes it
 _MAX_OUTSIDE = 2  # blank lines within one output
 
 
@@ -80,8 +81,10 @@ class DeviceRows:
         piece = block[index]
         if len(piece.text) > _MAX_ROW:
             return
-        # A time at the beginning is the row's own where the header has one.
-        for text in (piece.text, parse(piece.text, self._labels).text):
+        # A time, at the beginning or behind a prefix, is the row's own where the header has one.
+        own = _TIME.search(piece.text)
+        whole = piece.text[own.start() :] if own else piece.text
+        for text in (whole, parse(piece.text, self._labels).text):
             if self._csv.resumes(text):
                 self.n_lines += 1
                 self._csv.read(text, piece.number, timed=self._clock.kind in {"none", "local"})

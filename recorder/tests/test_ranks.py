@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .conftest import TORCH, Recorded, Run
-from .test_watch import births
+from .test_watch import births, told
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "0")
 DDP = (
@@ -46,7 +46,7 @@ def test_only_the_rank_at_fault_shows_a_birth_under_ddp(run: Run) -> None:
     assert births(left, 1)[0]["op"] == "aten::log"
     # The other rank's gradients are bad too, after the all-reduce; run again alone, its step is fine.
     assert births(left, 0) == []
-    assert left.lines("events", 0)[0]["what"] == "gradient"
+    assert told(left, 0)[0]["what"] == "gradient"
     assert any(r["module"] == "first" for r in left.lines("operators", 0))
     assert {line["role"] for line in left.lines("buckets", 1)} == {"bucket"}
     assert left.lines("buckets", 1)[0]["step"] == 3
@@ -60,7 +60,7 @@ def test_fsdp_steps_are_recorded_while_they_run(run: Run) -> None:
     )
     left = run(script, launcher=TORCHRUN, timeout=300)
     assert left.code == 0, left.stderr
-    first = left.lines("events", 1)[0]
+    first = told(left, 1)[0]
     assert (first["event"], first["step"], first["recorded"]) == ("nonfinite", 3, "no")
     assert "talks to other ranks" in first["why"]
     assert {r["step"] for r in left.lines("operators", 1)} == {4}
