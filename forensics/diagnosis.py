@@ -36,6 +36,8 @@ _FATAL = {
     "config-contradictory",
     "memory-retained",
 }
+# Weights that are not those meant end no process by themselves: a job that goes on with them gives a wrong result.
+_ENDS = _FATAL - {"weights-incomplete"}
 _GRAVE = {"critical", "high"}
 _MANY = 8  # ranks with the same fault of which the verdict's sentence says so
 
@@ -239,7 +241,8 @@ def _soften_quoted(findings: Sequence[Finding], outcome: Outcome) -> None:
 def _soften_survived(findings: Sequence[Finding], outcome: Outcome) -> None:
     """A failure that the job survived is no cause of death; faults of the result stay what they are."""
     for finding in findings:
-        fatal = finding.causes and all(cause["state"] in _FATAL for cause in finding.causes)
+        states = {cause["state"] for cause in finding.causes}
+        fatal = states <= _FATAL and not states.isdisjoint(_ENDS)
         if finding.severity not in {"critical", "high"} or not (fatal or finding.role == "symptom"):
             continue
         places = finding.evidence[:1]
