@@ -13,7 +13,7 @@ _COMMANDS = {
     "analyze": "Find out why a job failed, from the folder, file or archive that it left behind.",
     "query": "Ask a finished case a question in SQL.",
     "diff": "Compare a good run's case with a failed one's: what differs, the first divergence first.",
-    "batch": "Analyze the jobs below folders or URLs that are new or changed, into a fleet.",
+    "batch": "Analyze the failed jobs below folders or URLs that are new or changed, into a fleet.",
     "fleet": "Ask what batches learned of many jobs: query, gate.",
     "review": "Record what a reviewer says of findings, or list what was said.",
     "serve": "Show the reports of a folder in a browser on this machine, and record their reviews.",
