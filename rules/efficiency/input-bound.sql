@@ -90,20 +90,6 @@ WHERE l.n_steps >= $min_steps AND l.input_ns >= $min_input_ratio * l.span_ns
 ORDER BY input_ratio DESC, l.artifact_id, l.proc_id, l.thread;
 -- variant: metric
 WITH
-measured AS (
-    SELECT
-        m.artifact_id,
-        m.row,
-        m.line,
-        m.proc_id,
-        m.rank,
-        m.step,
-        m.ts_ns,
-        list_last(string_split(replace(lower(m.name), '.', '/'), '/')) AS name,
-        m.value
-    FROM metric AS m
-    WHERE m.source IN ('metrics', 'log') AND m.value >= 0 AND isfinite(m.value)
-),
 turn AS (
     SELECT
         artifact_id,
@@ -116,7 +102,7 @@ turn AS (
         max(value) FILTER (name IN ('step_time', 'iter_time', 'batch_time', 'time_per_step', 'iteration_time')) AS turn,
         max(name) FILTER (name IN ('data_time', 'dataloader_time', 'data_load_time', 'data_wait_time', 'input_time', 'load_time')) AS op,
         row_number() OVER (PARTITION BY artifact_id, proc_id ORDER BY min(row)) AS number
-    FROM measured
+    FROM logged_amount
     GROUP BY artifact_id, proc_id, line, step
     HAVING input IS NOT NULL AND turn > 0 AND input <= turn
 )

@@ -28,20 +28,6 @@ strength = "strong"
 */
 -- variant: metric
 WITH
-counted AS (
-    SELECT
-        m.artifact_id,
-        m.row,
-        m.line,
-        m.proc_id,
-        m.rank,
-        m.step,
-        m.ts_ns,
-        list_last(string_split(replace(lower(m.name), '.', '/'), '/')) AS name,
-        m.value
-    FROM metric AS m
-    WHERE m.source IN ('metrics', 'log') AND m.value >= 0 AND isfinite(m.value)
-),
 batch AS (
     SELECT
         artifact_id,
@@ -54,7 +40,7 @@ batch AS (
         max(value) FILTER (name IN ('padding_tokens', 'pad_tokens', 'n_padding_tokens', 'n_pad_tokens', 'num_pad_tokens', 'num_padding_tokens')) AS padding,
         max(value) FILTER (name IN ('valid_tokens', 'non_pad_tokens', 'non_padding_tokens', 'real_tokens', 'effective_tokens', 'n_valid_tokens', 'num_valid_tokens')) AS valid,
         max(value) FILTER (name IN ('total_tokens', 'n_total_tokens', 'padded_tokens', 'n_padded_tokens', 'num_total_tokens')) AS total
-    FROM counted
+    FROM logged_amount
     GROUP BY artifact_id, proc_id, line, step
 ),
 share AS (
