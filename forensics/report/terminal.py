@@ -84,7 +84,7 @@ def _others(report: Report) -> str:
 def _looked_at(report: Report) -> str:
     unclean = sum(artifact.quality != "complete" for artifact in report.artifacts)
     artifacts = text.plural(len(report.artifacts), "artifact") + (f" ({unclean:,} not complete)" if unclean else "")
-    return f"{artifacts}; {len(report.ruled_out):,} alternatives ruled out, {len(report.not_checked):,} not checked"
+    return f"{artifacts}; {len(report.ruled_out):,} alternatives ruled out, {report.n_not_checked:,} not checked"
 
 
 class _Pen:

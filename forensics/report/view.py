@@ -186,3 +186,8 @@ class Report:
     series: tuple[SeriesView, ...] = ()
     pictures: tuple[Picture, ...] = ()
     time_limit: str = ""  # what is missing because it was reached
+
+    @property
+    def n_not_checked(self) -> int:
+        """Rules that could not run; one that lacks two things is one."""
+        return len({one.rule for one in self.not_checked})
