@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from forensics import briefing, case, engine
+from forensics import case, casebook, engine
 from forensics.pipeline import Analysis, analyze
 
 pytestmark = pytest.mark.sweep
@@ -85,7 +85,7 @@ def test_a_case_is_the_same_however_many_rows_are_loaded_at_a_time(
 
 
 def test_long_series_are_drawn_by_their_extremes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(briefing, "MAX_POINTS", 100)
+    monkeypatch.setattr(casebook, "MAX_POINTS", 100)
     path = tmp_path / "x.log"
     values = ["nan" if n == 700 else "99.5" if n == 501 else f"{n % 7 + 1}.5" for n in range(2000)]
     path.write_text("".join(f"step {n} loss {value}\n" for n, value in enumerate(values)))
