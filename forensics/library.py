@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def load_rules(folders: Sequence[Path] = (), thresholds: Mapping[str, Mapping[st
         for path in sorted([*root.glob("*/*.sql"), *root.glob("*/*.py")]):
             if path.parent.name.startswith("_") or path.name.startswith("_"):
                 continue
-            loaded = load_rule(path)
+            loaded = _loaded_once(path, *_version(path))
             if loaded.id in found:
                 raise RuleError(f"{path}: rule {loaded.id} is already defined by {found[loaded.id].path}; rename one")
             found[loaded.id] = loaded
@@ -67,6 +68,17 @@ def views_read_by(rule: Rule, views: Sequence[str]) -> list[str]:
         wanted |= words
         unread += [named[word] for word in words]
     return [view for name, view in named.items() if name in wanted]
+
+
+def _version(path: Path) -> tuple[int, int]:
+    told = path.stat()
+    return told.st_mtime_ns, told.st_size
+
+
+@lru_cache(maxsize=1024)
+def _loaded_once(path: Path, modified_ns: int, size: int) -> Rule:
+    """Rules never change once loaded, and reading all of them takes a fifth of the time of a small analysis."""
+    return load_rule(path)
 
 
 def load_rule(path: Path) -> Rule:
