@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from support import ARTIFACTS, MemorySink, load, needs_artifacts
 from forensics.artifact import Source
 from forensics.case import connect
 from forensics.errors import ArtifactError, Untrusted
-from forensics.formats import flight_recorder, formats
+from forensics.formats import _flight_entries, _pickle, flight_recorder, formats
 from forensics.pipeline import analyze
 
 FRAMES = [
@@ -266,6 +267,35 @@ def test_values_of_any_kind_raise_nothing(tmp_path: Path, key: str, value: objec
 @pytest.mark.parametrize("value", [None, [], {}, "[[[", {"0": 5}, {"0": {"ranks": "[" * 999}}, {5: {"ranks": [-1]}}, 7])
 def test_documents_of_any_shape_raise_nothing(tmp_path: Path, key: str, value: object) -> None:
     loaded(tmp_path, dump(entry(0), **{key: value}))
+
+
+@pytest.mark.parametrize("bound", ["_CONTENT_BYTES", "_BATCH_ROWS"])
+def test_rows_do_not_depend_on_how_many_entries_are_compared_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    sizes = [[[4, n % 3]] for n in range(9)]
+    value = dump(*(entry(n, input_sizes=sizes[n], thread_id=str(n % 2), seq_id=None) for n in range(9)))
+    want = loaded(tmp_path, value)
+    monkeypatch.setattr(_flight_entries, bound, 4)
+    found = loaded(tmp_path, value)
+    assert found.rows("collective") == want.rows("collective")
+    assert [row["in_bytes"] for row in found.rows("collective")[1:3]] == [8, 16]
+
+
+def test_what_entries_share_is_read_once_however_long_or_deep(tmp_path: Path) -> None:
+    """A small file can denote far more than could be read: here 2000 times a list of 300 000, and a deep one."""
+    long = b"]q\x00(" + b"K\x01" * 300_000 + b"e"
+    deep = b"]q\x01(" + b"](" * 3000 + b"e" * 3001
+    start = b"\x80\x02}(X\x04\0\0\0kept](" + long + deep + b"e"
+    keys = b"X\x0e\0\0\0profiling_nameX\x04\0\0\0nccl" + b"X\x0b\0\0\0input_sizesh\x00X\x0c\0\0\0output_sizesh%c"
+    entries = b"X\x07\0\0\0entries](" + b"".join(b"}(" + keys % (n % 2) + b"u" for n in range(2000)) + b"e"
+    data = start + entries + b"X\x09\0\0\0pg_status}u."
+    assert _pickle._scan(data) is not None
+    began = time.process_time()
+    rows = loaded(tmp_path, data).rows("collective")
+    assert time.process_time() - began < 5
+    assert len(rows) == 2000
+    assert {row["shapes"] for row in rows} == {None}
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"\x80\x02}.", b'{"version": "1", "entries": []}', b"\x80\x02]."])

@@ -1,25 +1,21 @@
-"""Entries of a flight recorder dump as rows of `collective`.
-
-Unstated by the dump: entries number groups by a counter of the process (`pg_id`) and name them (`process_group`); a
-point-to-point name such as `nccl:recv 3<-0` counts ranks within the group; the JSON form writes 0 for "never".
-"""
+"""Entries of a flight recorder dump as rows of `collective`; the JSON form writes 0 for "never"."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import chain
-from operator import itemgetter
+import marshal
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forensics.artifact import Frame, Sink, Stacks
-from forensics.formats._collective_names import ITEM_BYTES, operation_name
-from forensics.formats._columns import Columns, clean_text
+from forensics.formats._collective_names import ITEM_BYTES
+from forensics.formats._columns import MAX_INT64, Columns, clean_text
+from forensics.formats._flight_calls import Called, CallKey, Given, read_once
 from forensics.formats._lenient_json import as_float
 
 MAX_FRAMES = 500
@@ -27,21 +23,12 @@ MAX_SHAPES = 1024  # of one operation's inputs or outputs; coalesced operations 
 MAX_DIMENSIONS = 64
 _MAX_SECONDS = 1 << 33
 _MAX_SHAPES_TEXT = 4000
-_BATCH_ROWS = 16_384
-_FEW_OPERANDS = 64  # shapes and types of one call that are compared by content
-_FEW_CHARACTERS = 1000  # sizes and letters of them
+_BATCH_ROWS = 32_768
+_CONTENT_BYTES = 1 << 27  # of sizes and types of a dump that are compared by content
 _FEW_FRAMES = 100
 _OPERANDS = ("input_sizes", "output_sizes", "input_dtypes", "output_dtypes")
-_KEYS = (
-    *_OPERANDS,
-    *("frames", "time_created_ns", "time_created_us", "time_discovered_started_ns", "time_discovered_completed_ns"),
-    *("collective_seq_id", "p2p_seq_id", "is_p2p", "state", "retired", "duration_ms", "timeout_ms"),
-    *("thread_id", "thread_name"),
-)
-_NAME = re.compile(r"(?:([a-z][a-z0-9]{0,15}):)?(.{1,200})", re.DOTALL)
-_P2P = re.compile(r"(send|recv)[ _]?(\d{1,7})\s?(?:->|<-)\s?(\d{1,7})")
 _STATES = {"scheduled", "started", "completed"}
-COLUMNS: dict[str, pa.DataType] = {
+_COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("row", "ts_ns"), pa.int64()),
     "group_id": pa.int32(),
     **dict.fromkeys(("sequence", "p2p_sequence"), pa.int64()),
@@ -57,31 +44,6 @@ COLUMNS: dict[str, pa.DataType] = {
 }
 
 
-@dataclass(frozen=True)
-class CallName:
-    """What a profiling name says: `nccl:recv 3<-0` is an operation of rank 3 of the group with rank 0 of the group."""
-
-    backend: str | None
-    operation: str  # operations that differ in spelling only have one name
-    own: int | None = None
-    peer: int | None = None
-
-
-def call_name(entry: dict[str, Any]) -> CallName:
-    name = entry.get("profiling_name")
-    return _parsed_name(name[:200]) if isinstance(name, str) else CallName(None, "unknown")
-
-
-@lru_cache(maxsize=4096)
-def _parsed_name(name: str) -> CallName:
-    found = _NAME.fullmatch(clean_text(name, 200))
-    if found is None:
-        return CallName(None, "unknown")
-    operation = operation_name(found[2].strip().split(" ")[0])
-    pair = _P2P.search(name)
-    return CallName(found[1], operation, *((int(pair[2]), int(pair[3])) if pair else (None, None)))
-
-
 class _Operands(NamedTuple):
     shapes: str | None  # as JSON; None where unknown or long
     dtype: str | None
@@ -92,45 +54,50 @@ class _Operands(NamedTuple):
 class EntryRows:
     """Builds the rows of one dump, column by column; `columns.bad` counts, per field, the values that did not fit.
 
-    What is long is read once for each object: a hostile pickle can share one list among a million entries.
+    What entries share is read once: a hostile pickle can share one long list among a million entries. Where content
+    is too much to be compared, values are known by their identity, which `given` keeps from being reused.
     """
 
     def __init__(self, sink: Sink, columns: Columns, stacks: Stacks) -> None:
         self.columns = columns
         self._sink = sink
         self._stacks = stacks
-        self._stack_ids: dict[int | tuple[int, ...], int | None] = {}  # by id() of the list of frames, or of the frames
+        self._stack_ids: dict[Any, int | None] = {}
         self._operands: dict[Any, _Operands] = {}
-        self._threads: dict[tuple[Any, ...], str | None] = {}
-        self._kept: list[Any] = []  # what ids are known of, so that none is given to something else
+        self._threads: dict[Any, str | None] = {}
+        self._content_left = _CONTENT_BYTES
         self.count = 0
         self.n_stacks = 0
         self.span: tuple[int | None, int | None] = (None, None)
 
-    def add(self, entries: Sequence[dict[str, Any]], groups: Sequence[tuple[int, Sequence[int] | None] | None]) -> None:
-        """Emits the rows of entries; `groups`: number and ranks of the group of each."""
-        for first in range(0, len(entries), _BATCH_ROWS):
-            self._add_batch(entries[first : first + _BATCH_ROWS], groups[first : first + _BATCH_ROWS])
+    def add(self, given: Given, keys: Sequence[CallKey], calls: Mapping[CallKey, Called]) -> None:
+        """Emits a row for each entry; `keys`: of its call."""
+        if 0 < len(keys) <= _BATCH_ROWS:  # most are, and copies of all columns take a tenth of the time
+            self._add_batch(given, keys, calls)
+            return
+        for first in range(0, len(keys), _BATCH_ROWS):
+            batch = slice(first, first + _BATCH_ROWS)
+            self._add_batch({key: values[batch] for key, values in given.items()}, keys[batch], calls)
 
-    def _add_batch(
-        self, entries: Sequence[dict[str, Any]], groups: Sequence[tuple[int, Sequence[int] | None] | None]
-    ) -> None:
-        columns, given, names = self.columns, _gathered(entries), list(map(call_name, entries))
+    def _add_batch(self, given: Given, keys: Sequence[CallKey], calls: Mapping[CallKey, Called]) -> None:
+        wholes, n = self.columns.wholes, len(keys)
         times = self._times(given, "time_created_ns", "time_created_us")
-        operands = list(map(self._operands_of, zip(*(given[key] for key in _OPERANDS), strict=True)))
+        operands = read_once(self._operands, *self._operand_keys(given), _read_operands)
+        stacks = given["frames"]
+        stack_ids = read_once(self._stack_ids, [_stack_key(frames) for frames in stacks], stacks, self._stack)
+        group_ids, operations, points, peers = zip(*map(calls.__getitem__, keys), strict=True)
         sequences = given["collective_seq_id"]
         if None in sequences:  # older dumps
-            sequences = [e["collective_seq_id"] if "collective_seq_id" in e else e.get("seq_id") for e in entries]
-        stack_ids = list(map(self._stack, given["frames"]))
-        values: dict[str, Sequence[Any]] = {
-            "row": range(self.count, self.count + len(entries)),
+            sequences = [b if a is None else a for a, b in zip(sequences, given["seq_id"], strict=True)]
+        values: dict[str, Any] = {
+            "row": np.arange(self.count, self.count + n),
             "ts_ns": times,
-            "group_id": [None if group is None else group[0] for group in groups],
-            "sequence": columns.wholes("collective_seq_id", sequences, -1),
-            "p2p_sequence": columns.wholes("p2p_seq_id", given["p2p_seq_id"], -1),
+            "group_id": group_ids,
+            "sequence": wholes("collective_seq_id", sequences, -1),
+            "p2p_sequence": wholes("p2p_seq_id", given["p2p_seq_id"], -1),
             "is_p2p": self._flags(given, "is_p2p"),
-            "peer_rank": [None] * len(entries),
-            "operation": [name.operation for name in names],
+            "peer_rank": peers,
+            "operation": operations,
             **dict(zip(_Operands._fields, zip(*operands, strict=True), strict=True)),
             "state": self._states(given["state"]),
             "retired": self._flags(given, "retired"),
@@ -138,45 +105,52 @@ class EntryRows:
             "completed_ns": self._times(given, "time_discovered_completed_ns"),
             "dur_ns": _all_milliseconds(given["duration_ms"]),
             "timeout_ns": self._timeouts(given["timeout_ms"]),
-            "thread": list(map(self._thread, given["thread_id"], given["thread_name"])),
+            "thread": self._thread_names(given["thread_id"], given["thread_name"]),
             "stack_id": stack_ids,
         }
-        if any(name.peer is not None for name in names):
-            values["is_p2p"], values["peer_rank"] = _peers(names, values["is_p2p"], groups)
-        table = {name: pa.array(values[name], kind) for name, kind in COLUMNS.items()}
+        table = {name: pa.array(values[name], kind) for name, kind in _COLUMNS.items()}
+        if True in points:
+            table["is_p2p"] = pc.if_else(pc.and_(points, pc.is_null(table["is_p2p"])), True, table["is_p2p"])
         self._sink.emit("collective", pa.table(table))
-        self.count += len(entries)
-        self.n_stacks += sum(stack is not None for stack in stack_ids)
-        known = [time for time in times if time is not None]
-        known += [time for time in self.span if time is not None]
+        self.count += n
+        self.n_stacks += n - stack_ids.count(None)
+        known = [time for time in (*self.span, *times) if time is not None]
         if known:
             self.span = min(known), max(known)
 
-    def _operands_of(self, values: tuple[Any, Any, Any, Any]) -> _Operands:
-        key = _content_of(values)
-        if key is None:
-            key = id(values[0]), id(values[1]), id(values[2]), id(values[3])
-        found = self._operands.get(key)
-        if found is None:
-            found = self._operands[key] = _read_operands(values)
-            self._kept.append(values)
-        return found
+    def _operand_keys(self, given: Given) -> tuple[list[Any], list[Any]]:
+        """Keys of sizes and types of each entry, and these."""
+        rows = list(zip(*(given[key] for key in _OPERANDS), strict=True))
+        keys: list[Any] = []
+        try:
+            # Version 4 writes what is shared once, so even one key of a hostile dump is no longer than the dump.
+            for key in map(marshal.dumps, rows, repeat(4)):
+                self._content_left -= len(key)
+                if self._content_left < 0:
+                    break
+                keys.append(key)
+        except ValueError:  # nested too deeply
+            pass
+        return keys + [tuple(map(id, row)) for row in rows[len(keys) :]], rows
 
     def _timeouts(self, given: Sequence[Any]) -> list[int | None]:
         found = _all_milliseconds(given)
         self.columns.bad["timeout_ms"] += found.count(None) - given.count(None)
         return found
 
-    def _times(self, given: dict[str, Sequence[Any]], key: str, in_us: str = "") -> list[int | None]:
-        whole = self.columns.whole
-        found = [time or None for time in self.columns.wholes(key, given[key])]
+    def _times(self, given: Given, key: str, in_us: str = "") -> Sequence[int | None]:
+        found = self.columns.wholes(key, given[key])
+        if 0 in found:
+            found = [time or None for time in found]
         if in_us and None in found:
-            for number, time_us in enumerate(given[in_us]):
-                if found[number] is None:
-                    found[number] = (whole(in_us, time_us, 0, 1 << 53) or 0) * 1000 or None
+            whole, times_us = self.columns.whole, given[in_us]
+            found = [
+                (whole(in_us, time_us, 0, 1 << 53) or 0) * 1000 or None if time is None else time
+                for time, time_us in zip(found, times_us, strict=True)
+            ]
         return found
 
-    def _flags(self, given: dict[str, Sequence[Any]], key: str) -> Sequence[bool | None]:
+    def _flags(self, given: Given, key: str) -> Sequence[bool | None]:
         values = given[key]
         kinds = set(map(type, values)) - {bool, type(None)}
         if kinds:
@@ -191,53 +165,26 @@ class EntryRows:
         self.columns.bad["state"] += sum(value is not None and value not in _STATES for value in values)
         return [value if value in _STATES else None for value in values]
 
-    def _thread(self, number: Any, name: Any) -> str | None:
-        key = (number, name) if type(number) is str is type(name) else (id(number), id(name), "ids")
-        if key not in self._threads:
-            parts = [self.columns.text(f"thread_{n}", part) for n, part in (("id", number), ("name", name))]
-            self._threads[key] = " ".join(part[:200] for part in parts if part) or None
-            self._kept.append((number, name))
-        return self._threads[key]
+    def _thread_names(self, numbers: Sequence[Any], names: Sequence[Any]) -> list[str | None]:
+        rows = list(zip(numbers, names, strict=True))
+        are_texts = set(map(type, numbers)) | set(map(type, names)) <= {str, type(None)}
+        return read_once(
+            self._threads, rows if are_texts else [tuple(map(id, row)) for row in rows], rows, self._thread
+        )
+
+    def _thread(self, row: tuple[Any, Any]) -> str | None:
+        parts = [self.columns.text(f"thread_{n}", part) for n, part in zip(("id", "name"), row, strict=True)]
+        return " ".join(part[:200] for part in parts if part) or None
 
     def _stack(self, frames: Any) -> int | None:
-        if type(frames) is not list or not frames:
-            return None
-        known = self._stack_ids
-        if id(frames) in known:
-            return known[id(frames)]
-        # Writers share frames rather than lists of them.
-        key = tuple(map(id, frames[:MAX_FRAMES]))
-        if key not in known:
-            known[key] = self._stacks.add(_frames(frames))
-            self._kept.append(frames)
-        if len(frames) > _FEW_FRAMES:
-            known[id(frames)] = known[key]
-            self._kept.append(frames)
-        return known[key]
+        return self._stacks.add(_frames(frames)) if type(frames) is list else None
 
 
-def _content_of(values: Sequence[Any]) -> Any:
-    """A key for sizes and types that are few; None for others, which are then known by their identity."""
-    try:
-        if sum(map(len, values)) > _FEW_OPERANDS or sum(map(len, chain(*values))) > _FEW_CHARACTERS:
-            return None
-        key = tuple(map(tuple, values[0])), tuple(map(tuple, values[1])), tuple(values[2]), tuple(values[3])
-        flat = set(map(type, chain(*key[0], *key[1])))
-        return key if flat <= {int} and set(map(type, key[2] + key[3])) <= {str} else None
-    except TypeError:  # something without a length among them
+def _stack_key(frames: Any) -> Any:
+    """Writers share frames rather than lists of them."""
+    if type(frames) is not list:
         return None
-
-
-def _gathered(entries: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:
-    """The values of each key that a row is made of, None where an entry lacks it."""
-    present = set().union(*entries)
-    found: dict[str, Sequence[Any]] = dict.fromkeys(_KEYS, [None] * len(entries))
-    common = [key for key in _KEYS if key in present]
-    try:
-        found.update(zip(common, zip(*map(itemgetter(*common, *common[:1]), entries), strict=True), strict=False))
-    except (KeyError, TypeError):  # some entries lack some keys; no keys at all
-        found.update((key, [entry.get(key) for entry in entries]) for key in common)
-    return found
+    return tuple(map(id, frames)) if len(frames) <= _FEW_FRAMES else id(frames)
 
 
 def _read_operands(values: tuple[Any, Any, Any, Any]) -> _Operands:
@@ -250,19 +197,6 @@ def _read_operands(values: tuple[Any, Any, Any, Any]) -> _Operands:
         _bytes(shapes[0], values[2], dtype),
         _bytes(shapes[1], values[3], dtype),
     )
-
-
-def _peers(
-    names: Sequence[CallName], told: Sequence[bool | None], groups: Sequence[tuple[int, Sequence[int] | None] | None]
-) -> tuple[list[bool | None], list[int | None]]:
-    """Whether calls are point to point, and the global rank of the other end, as their names say."""
-    flags, peers = list(told), [None] * len(names)  # type: list[bool | None], list[int | None]
-    for number, (name, group) in enumerate(zip(names, groups, strict=True)):
-        if name.peer is not None:
-            flags[number] = True if flags[number] is None else flags[number]
-            ranks = None if group is None else group[1]
-            peers[number] = ranks[name.peer] if ranks is not None and name.peer < len(ranks) else None
-    return flags, peers
 
 
 def _frames(frames: list[Any]) -> Iterable[Frame]:
@@ -280,16 +214,11 @@ def _frames(frames: list[Any]) -> Iterable[Frame]:
 
 def _all_milliseconds(values: Sequence[Any]) -> list[int | None]:
     """Milliseconds as nanoseconds; few distinct values of timeouts, none of times that were not taken."""
-    known: dict[Any, int | None] = {None: None}
-    found = []
-    for value in values:
-        if type(value) is int:
-            if value not in known:
-                known[value] = _milliseconds(value)
-            found.append(known[value])
-        else:
-            found.append(None if value is None else _milliseconds(value))
-    return found
+    if set(map(type, values)) <= {int, type(None)}:
+        present = [value for value in values if value is not None]
+        if not present or max(present) < MAX_INT64 > -min(present):  # of wider ones, any number can have equal hashes
+            return read_once({}, values, values, _milliseconds)
+    return list(map(_milliseconds, values))
 
 
 def _milliseconds(value: Any) -> int | None:

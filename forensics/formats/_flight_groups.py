@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from forensics.formats._columns import Columns, clean_text
-from forensics.formats._flight_entries import call_name
+from forensics.formats._flight_calls import Call, Called
 from forensics.formats._lenient_json import as_int
 from forensics.formats._rank_ranges import ranges_of
 
@@ -42,12 +42,13 @@ class Groups:
         self.columns = columns
         self.by_name: dict[str, Group] = {}
         self.pg_ids: dict[int, str] = {}  # process-local number → name
-        self._distinct: list[dict[str, Any]] = []
+        self._calls: list[Call] = []
         self._ranks_left = _MAX_ALL_RANKS
         self.n_unjoined = 0
         self.n_dropped = 0
 
-    def read(self, config: Any, entries: list[dict[str, Any]], status: Any) -> None:
+    def read(self, config: Any, calls: list[Call], status: Any) -> None:
+        """`calls`: those of the entries, in their order, each once."""
         for name, details in _configured(config):
             group = self._at(name)
             if group is not None:
@@ -55,32 +56,20 @@ class Groups:
                 ranks, members = self._ranks(details.get("ranks"))
                 if ranks:
                     group.ranks, group.members = ranks, members
-        self._distinct = _distinct(entries)
-        for entry in self._distinct:
-            self._read_entry(entry)
+        self._calls = calls
+        for call in calls:
+            self._read_call(call)
         if type(status) is dict:
             self._join(status)
 
-    def of(self, entry: dict[str, Any]) -> Group | None:
-        """The group of an entry."""
-        return self.by_name.get(_entry_group(entry)[0] or "")
+    def of(self, call: Call) -> Group | None:
+        return self.by_name.get(call.group[0] or "")
 
-    def of_all(self, entries: list[dict[str, Any]]) -> list[tuple[int, list[int] | None] | None]:
-        """Number and ranks of the group of each entry."""
-        known: dict[tuple[str, ...], tuple[int, list[int] | None] | None] = {}
-        found = []
-        for entry in entries:
-            pair = entry.get("process_group")
-            key = (pair[0], pair[1]) if type(pair) is tuple and len(pair) == 2 else ()
-            if not key or type(key[0]) is not str or type(key[1]) is not str:
-                group = self.of(entry)
-                found.append(None if group is None else (group.id, group.ranks))
-                continue
-            if key not in known:
-                group = self.of(entry)
-                known[key] = None if group is None else (group.id, group.ranks)
-            found.append(known[key])
-        return found
+    def called(self, call: Call) -> Called:
+        peer, group = call.operation.peer, self.of(call)
+        ranks = None if group is None else group.ranks
+        rank = ranks[peer] if ranks is not None and peer is not None and peer < len(ranks) else None
+        return Called(None if group is None else group.id, call.operation.name, peer is not None, rank)
 
     def candidates(self) -> set[int] | None:
         """Global ranks that the dumping process can have: it is a member of all its groups, and its sends say which."""
@@ -88,9 +77,9 @@ class Groups:
         for group in self.by_name.values():
             if group.ranks:
                 found = set(group.ranks) if found is None else found & set(group.ranks)
-        for entry in self._distinct:
-            own = call_name(entry).own
-            ranks = None if own is None or not found else getattr(self.of(entry), "ranks", None)
+        for call in self._calls:
+            own = call.operation.own
+            ranks = None if own is None or not found else getattr(self.of(call), "ranks", None)
             if found and ranks and own is not None and own < len(ranks):
                 found = found & {ranks[own]}
         return found
@@ -113,16 +102,15 @@ class Groups:
             self.by_name[name] = Group(len(self.by_name), name)
         return self.by_name[name]
 
-    def _read_entry(self, entry: dict[str, Any]) -> None:
-        name, description = _entry_group(entry)
+    def _read_call(self, call: Call) -> None:
+        name, description = call.group
         group = self._at(name) if name is not None else None
         if group is None or name is None:
             return
         group.description = group.description or description
-        group.backend = group.backend or call_name(entry).backend
-        number = as_int(entry.get("pg_id"), 0)
-        if number is not None and len(self.pg_ids) < MAX_GROUPS:
-            self.pg_ids.setdefault(number, name)
+        group.backend = group.backend or call.operation.backend
+        if call.number is not None and len(self.pg_ids) < MAX_GROUPS:
+            self.pg_ids.setdefault(call.number, name)
 
     def _join(self, status: dict[Any, Any]) -> None:
         numbers = {as_int(key, 0): value for key, value in list(status.items())[:MAX_GROUPS]}
@@ -179,36 +167,6 @@ def _checked_ranks(value: Any) -> tuple[list[int] | None, str | None]:
     if any(type(rank) is not int or not 0 <= rank < 1 << 31 for rank in value):
         return None, None
     return list(value), ranges_of(value)
-
-
-def _distinct(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The first of those entries that name group and call alike, and all that name them in an unusual way."""
-    seen: set[tuple[Any, ...]] = set()
-    found = []
-    for entry in entries:
-        pair, number, name = entry.get("process_group"), entry.get("pg_id"), entry.get("profiling_name")
-        words = pair if type(pair) is tuple and len(pair) == 2 else (None, None)
-        if type(words[0]) is type(words[1]) is type(name) is str and type(number) is int:
-            key = (words[0], words[1], number, name)
-            if key in seen:
-                continue
-            seen.add(key)
-        found.append(entry)
-    return found
-
-
-def _entry_group(entry: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Name and description; releases before 2.4 give the process-local number only."""
-    pair = entry.get("process_group")
-    if isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[0]) is str and type(pair[1]) is str:
-        return _cleaned_pair(pair[0][:200], pair[1][:200])
-    number = as_int(entry.get("pg_id"), 0)
-    return (str(number), None) if number is not None else (None, None)
-
-
-@lru_cache(maxsize=4096)
-def _cleaned_pair(name: str, description: str) -> tuple[str, str | None]:
-    return clean_text(name, 200), clean_text(description, 200) or None
 
 
 def _configured(config: Any) -> list[tuple[str, dict[str, Any]]]:

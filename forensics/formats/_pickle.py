@@ -95,7 +95,7 @@ def _scan(data: bytes) -> int | None:
         return None
     if data.count(b"]") + data.count(b"}") > container_bound(len(data)):
         return None
-    grammar = _grammar(min(memo_bound(len(data)) >> 16, 0xFFFF))
+    grammar = _grammar(min(memo_bound(len(data)) >> 16, 0xFFFF), newer=data[1] >= 4)
     at = 2
     while True:
         match = grammar.match(data, at)
@@ -112,45 +112,46 @@ def _scan(data: bytes) -> int | None:
 
 
 @lru_cache(maxsize=8)
-def _grammar(memo_high: int) -> re.Pattern[bytes]:
+def _grammar(memo_high: int, newer: bool) -> re.Pattern[bytes]:
     """Whole opcodes that need no context to be harmless; memo indices up to about `memo_high` << 16.
 
-    Every alternative is a sequence of whole opcodes, so that any match is the one way to read the bytes.
+    Every alternative is a sequence of whole opcodes, so that any match is the one way to read the bytes. `newer`: with
+    the opcodes of protocol 4, a third slower.
     """
-    frame = rb"(?:\x95...\0{5})?"  # a frame may begin between any two opcodes
+    frame = rb"(?:\x95...\0{5})?" if newer else b""  # a frame may begin between any two opcodes
     # Up to 64 bits: of wider integers, any number with equal hashes can be chosen as keys.
-    long = rb"\x8a(?:\x06.{6}|\x07.{7}|\x05.{5}|\x08.{8}|\x09.{8}\x00|\x04.{4}|\x03.{3}|\x02..|\x01.|\x00)"
+    long = rb"\x8a(?:\x08.{8}|\x06.{6}|\x07.{7}|\x05.{5}|\x09.{8}\x00|\x04.{4}|\x03.{3}|\x02..|\x01.|\x00)"
     integer = rb"(?:K.|M..|J....|" + long + rb")"
     pair = rb"(?:" + frame + integer + frame + rb"\x86)?"  # TUPLE2 of the integer before and this one
+    integers = rb"K." + pair + rb"|M.." + pair + rb"|J...." + pair + rb"|" + long + pair
     index = rb".." + _byte_range(0, min(memo_high, 255)) + _byte_range(0, memo_high >> 8)
-    put = rb"(?:" + frame + rb"(?:q.|\x94|r" + index + rb"))?"
-    text = rb"(?:" + _sized(rb"\x8c", b"") + rb"|" + _sized(rb"X", b"\0\0\0") + rb")"
+    memoize = rb"|\x94" if newer else b""
+    put = rb"(?:" + frame + rb"(?:q.|r" + index + memoize + rb"))?"
+    text = _sized(rb"X", b"\0\0\0") + (rb"|" + _sized(rb"\x8c", b"") if newer else b"")
+    text = rb"(?:" + text + rb")"
     # TUPLE2 of the reference or text before and this one. It is not memoised, so no tuple holds it: what a reference
     # gives is no such tuple.
     tuple_of_two = frame + rb"\x86(?!" + frame + rb"[q\x94r])"
     named = rb"(?:" + frame + rb"(?:h.|j....|" + text + put + rb")" + tuple_of_two + rb")?"
-    # Nearly all opcodes are references, most of them keys with short values behind them: runs of these are faster.
-    value = rb"(?:K." + pair + rb"|M.." + pair + rb"|[N\x88\x89]|" + text + put + tuple_of_two + rb")?"
-    references = rb"h.(?:(?:h.)++(?:" + tuple_of_two + rb")?)?" + value
     # A mark, items and APPENDS or SETITEMS; without items these do nothing, whatever lies below, and would let a tuple
     # be memoised behind them.
     mark = rb"\((?!" + frame + rb"[eu])"
     empty = rb"[\]}]" + put + frame + rb"\(" + frame + rb"[eu]"
+    # Nearly all opcodes are references, most of them keys with values behind them: runs of these are faster.
+    value = rb"[N\x88\x89]|\]" + mark + rb"(?:\]" + mark + rb")?|" + integers + rb"|" + text + put + tuple_of_two
     opcodes = [  # the commonest first
-        references,
-        mark,
+        rb"h.(?:" + value + rb"|(?:h.)++(?:" + tuple_of_two + rb"|" + value + rb")?)?",
+        rb"[eu]++",
+        rb"[\]}]?" + mark,
         empty,
-        rb"[\x94ueas\]}N\x88\x89)]",
-        rb"K." + pair,
-        rb"M.." + pair,
+        rb"[as\]}N\x88\x89)" + memoize[1:] + rb"]",
+        integers,
         rb"q.",
-        rb"J...." + pair,
-        long + pair,
         rb"j...." + named,
         rb"r" + index,
         text + put + named,
-        rb"\x95...\0{5}",  # a frame; sizes beyond what picklers write would be allocated at once
         rb"G.{8}",
+        *([rb"\x95...\0{5}"] if newer else []),  # a frame; sizes beyond what picklers write would be allocated at once
     ]
     return re.compile(rb"(?:" + rb"|".join(opcodes) + rb"){1,4096}+", re.DOTALL)
 

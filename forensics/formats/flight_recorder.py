@@ -8,12 +8,15 @@ does. Times are ns since the epoch of the rank's host; starts and completions ar
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import pairwise
+from operator import sub
 from typing import Any
 
 from forensics.artifact import Head, Place, Sink, Source, Stacks
 from forensics.errors import ArtifactError, Truncated, Untrusted
 from forensics.formats._columns import Columns, clean_text
+from forensics.formats._flight_calls import Call, call_keys, gathered
 from forensics.formats._flight_entries import EntryRows
 from forensics.formats._flight_groups import Groups
 from forensics.formats._lenient_json import JsonWalk, as_int
@@ -139,19 +142,26 @@ class _Loader:
         self.dump = dump
         self.damaged = damaged
         self.columns = Columns()
-        entries = dump.get("entries")
-        listed: list[Any] = list(entries) if isinstance(entries, list | tuple) else []
+        told = dump.get("entries")
+        listed: list[Any] = list(told) if isinstance(told, list | tuple) else []
         self.n_read = len(listed)
-        self.entries = [entry for entry in listed[:MAX_ENTRIES] if type(entry) is dict]
-        self.gaps = _missing_records(self.entries)
-        n_bad = len(listed[:MAX_ENTRIES]) - len(self.entries)
-        self.columns.bad["entries"] += n_bad + (entries is not None and not isinstance(entries, list | tuple))
+        entries = [entry for entry in listed[:MAX_ENTRIES] if type(entry) is dict]
+        self.given, self.n_entries = gathered(entries), len(entries)
+        records = self.given["record_id"]
+        if set(map(type, records)) != {int}:
+            records = [as_int(record, 0) for record in records]
+        self.first = records[0] if records else None
+        self.gaps = _missing_records(records)
+        n_bad = len(listed[:MAX_ENTRIES]) - self.n_entries
+        self.columns.bad["entries"] += n_bad + (told is not None and not isinstance(told, list | tuple))
 
     def run(self) -> None:
         groups, stacks = Groups(self.columns), Stacks()
-        groups.read(self.dump.get("pg_config"), self.entries, self.dump.get("pg_status"))
+        keys = call_keys(self.given)
+        calls = {key: Call(*key) for key in dict.fromkeys(keys)}
+        groups.read(self.dump.get("pg_config"), list(calls.values()), self.dump.get("pg_status"))
         rows = EntryRows(self.sink, self.columns, stacks)
-        rows.add(self.entries, groups.of_all(self.entries))
+        rows.add(self.given, keys, {key: groups.called(call) for key, call in calls.items()})
         if groups.by_name:
             self.sink.emit("process_group", groups.table())
         if rows.n_stacks:
@@ -199,8 +209,7 @@ class _Loader:
         if "entries" in self.dump or not self.damaged:
             # An empty list still says something: nothing was left unfinished, or nothing was recorded.
             self.sink.cover("collective", complete=whole, n_read=self.n_read, n_kept=rows.count, **span)
-            first = as_int(self.entries[0].get("record_id"), 0) if self.entries else None
-            if whole and first == 0 and not self.gaps:
+            if whole and self.first == 0 and not self.gaps:
                 self.sink.cover("collective.complete", n_read=self.n_read, n_kept=rows.count, **span)
         if rows.n_stacks:
             complete = rows.n_stacks == rows.count
@@ -214,29 +223,28 @@ class _Loader:
     def warn_of_gaps(self, groups: Groups) -> None:
         """What a whole dump does not hold: finished collectives, overwritten ones, everything."""
         enqueued = [g.progress.get("last_enqueued") for g in groups.by_name.values()]
-        if not self.entries:
-            called = sum(1 for n in enqueued if n)
+        if not self.n_entries:
+            n_called = sum(1 for n in enqueued if n)
             behind = [g for g in groups.by_name.values() if _is_behind(g.progress)]
             if behind:
                 text = f"no collective is recorded, although {len(behind)} groups have unfinished ones"
                 self.sink.warn("recorder-off", text + ": the recorder was off (buffer size 0)", "which they are")
-            elif called:
-                text = f"no collective is recorded: all those of {called} groups were finished, or recording was off"
+            elif n_called:
+                text = f"no collective is recorded: all those of {n_called} groups were finished, or recording was off"
                 self.sink.warn("no-entries", text, "what this rank called last, and from where")
             elif not self.damaged:
                 text = "neither collectives nor progress are recorded: recording was off, or nothing was ever called"
                 self.sink.warn("empty-dump", text, "what this rank called")
             return
-        first = as_int(self.entries[0].get("record_id"), 0)
-        gaps = self.gaps
-        finished = any(entry.get("state") == "completed" or entry.get("retired") is True for entry in self.entries)
+        first, gaps = self.first, self.gaps
+        finished = "completed" in self.given["state"] or any(retired is True for retired in self.given["retired"])
         if (first or gaps) and not finished:
             text = (
                 f"only unfinished collectives are in the dump; {(first or 0) + sum(gaps)} earlier records are left out"
             )
             self.sink.warn("unfinished-only", text, "what finished before and between them")
         elif first:
-            text = f"the ring buffer wrapped: it starts with record {first} of {first + len(self.entries)}"
+            text = f"the ring buffer wrapped: it starts with record {first} of {first + self.n_entries}"
             self.sink.warn("wrapped-buffer", text, "collectives before the first record")
 
     def warn_of_content(self, groups: Groups) -> None:
@@ -274,12 +282,9 @@ def _is_ahead(progress: dict[str, int | None]) -> bool:
     return enqueued is not None and completed is not None and completed > enqueued
 
 
-def _missing_records(entries: list[dict[str, Any]]) -> list[int]:
+def _missing_records(numbers: Sequence[int | None]) -> list[int]:
     """How many records are missing at each gap between the entries."""
-    numbers = [entry.get("record_id") for entry in entries]
-    if set(map(type, numbers)) != {int}:
-        numbers = [as_int(number, 0) for number in numbers]
-    pairs = pairwise(numbers)
-    return [
-        after - before - 1 for before, after in pairs if before is not None and after is not None and after > before + 1
-    ]
+    if None in numbers:
+        pairs = [(a, b) for a, b in pairwise(numbers) if a is not None and b is not None]
+        return [b - a - 1 for a, b in pairs if b - a > 1]
+    return [step - 1 for step in map(sub, numbers[1:], numbers) if step > 1]
