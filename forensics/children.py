@@ -12,7 +12,6 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from forensics.artifact import Source
 from forensics.child import OUT_OF_MEMORY, describe, read_answer
 from forensics.deadline import Deadline
 from forensics.errors import ForensicsError
+from forensics.forking import ForkServer
 from forensics.parquet_sink import add_warning, recover
 
 LOAD_SECONDS = 300.0  # for any artifact, and
@@ -38,11 +38,12 @@ _SMALL_BYTES = 2 << 20  # no second worker is worth its start for less
 _SLOW_SECONDS = 1.0
 _LEAST_MEMORY_BYTES = 256 << 20  # of a worker; 100 MiB of it are libraries
 _HIDES = "the rest of this file"
-_ENVIRONMENT = {
-    # The default pool takes a gibibyte of writable addresses at once, which counts against the bound on memory.
-    "ARROW_DEFAULT_MEMORY_POOL": "system",
-    "OPENBLAS_NUM_THREADS": "1",  # no threads in a process that forks
-}
+_ready: list[ForkServer] = []  # started beforehand, for the next analysis of this process
+
+
+def start_server(*, here: bool = False) -> None:
+    """Starts the server of the next Children beforehand; `here`: forked from this process, which has no thread yet."""
+    _ready.append(ForkServer("forensics.child", list(forensics.formats.__path__), here=here))
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,14 @@ class Children:
         self._threads, self._memory_bytes, self._work = threads, memory_bytes, work
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
-        self._server: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._start()
+        if not _ready:
+            try:
+                start_server()
+            except OSError as error:
+                raise ForensicsError(
+                    f"{sys.executable}: no process can be started to load artifacts ({error})"
+                ) from error
+        self._server = _ready.pop()
 
     def __enter__(self) -> Children:
         return self
@@ -99,33 +105,8 @@ class Children:
             worker.stream.close()
             worker.channel.close()
         self._workers.clear()
-        if self._control is not None:
-            self._control.close()
-        if self._server is not None:
-            self._server.kill()
-            self._server.wait()
+        self._server.close()
         self._selector.close()
-
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        # The parent's search path as it is, never the current folder, which may hold anything.
-        path = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
-        arguments = (theirs.fileno(), os.getpid(), list(forensics.formats.__path__))
-        code = f"import sys; sys.path[:] = {path!r}\nfrom forensics.child import serve\nserve(*{arguments!r})"
-        try:
-            self._server = subprocess.Popen(  # noqa: S603 - this package's own code
-                [sys.executable, "-P", "-c", code],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # what a library prints as it crashes
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, **_ENVIRONMENT, **({"TMPDIR": str(self._work)} if self._work else {})},
-            )
-        except OSError as error:
-            raise ForensicsError(f"{sys.executable}: no process can be started to load artifacts ({error})") from error
-        finally:
-            theirs.close()
-        self._control = ours
 
     def run(self, tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[Task, dict[str, Any] | None]]:
         """Each task with the meta data of its load as soon as it has ended; None: the deadline came before its turn."""
@@ -175,7 +156,8 @@ class Children:
 
     def _fork(self, memory_bytes: int) -> _Worker:
         ours, theirs = socket.socketpair()
-        pid = self._ask({"memory_bytes": memory_bytes}, [theirs.fileno()])
+        request = {"memory_bytes": memory_bytes, "work": str(self._work) if self._work else ""}
+        pid = self._server.fork(request, [theirs.fileno()])
         theirs.close()
         if pid is None:
             raise ForensicsError("no process can be started to load artifacts; the system may have run out of memory")
@@ -183,23 +165,6 @@ class Children:
         self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         return worker
-
-    def _ask(self, question: dict[str, Any], descriptors: Sequence[int] = ()) -> int | None:
-        """The server's answer; where it has died it is started anew once. None when it cannot answer."""
-        for _ in range(2):
-            try:
-                if self._control is not None:
-                    socket.send_fds(self._control, [json.dumps(question).encode()], list(descriptors))
-                    if answer := self._control.recv(64):
-                        return int(answer)
-            except OSError:
-                pass
-            if "pid" in question:  # nobody else can tell
-                return None
-            if self._control is not None:
-                self._control.close()
-            self._start()
-        return None
 
     def _give(self, worker: _Worker, task: Task, waiting: Sequence[Task], n_workers: int) -> None:
         # Threads are shared with those that take a part of the time that counts.
@@ -269,7 +234,7 @@ class Children:
         _signal(worker.pid, signal.SIGKILL)  # changes nothing for one that has died
         worker.stream.close()
         worker.channel.close()
-        return self._ask({"pid": worker.pid})
+        return self._server.status(worker.pid)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -83,15 +83,21 @@ def _loaded_once(path: Path, modified_ns: int, size: int) -> Rule:
 
 def load_rule(path: Path) -> Rule:
     """One rule file; raises RuleError."""
-    rule_id = f"{path.parent.name}-{path.stem.replace('_', '-')}"
     try:
-        return _python_rule(rule_id, path) if path.suffix == ".py" else _sql_rule(rule_id, path)
+        return _parsed(path, path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
         raise RuleError(f"{path}: {error}; expected a rule as rules/README.md describes it") from error
 
 
-def _sql_rule(rule_id: str, path: Path) -> Rule:
-    parts = _FRONT.match(path.read_text(encoding="utf-8"))
+@lru_cache(maxsize=1024)
+def _parsed(path: Path, content: str) -> Rule:
+    """The same content is parsed once; `content` is what the file holds now."""
+    rule_id = f"{path.parent.name}-{path.stem.replace('_', '-')}"
+    return _python_rule(rule_id, path) if path.suffix == ".py" else _sql_rule(rule_id, path, content)
+
+
+def _sql_rule(rule_id: str, path: Path, content: str) -> Rule:
+    parts = _FRONT.match(content)
     if not parts:
         raise RuleError(f"{path}: no front matter; expected TOML in a block comment at the top")
     pieces = _VARIANT.split(parts[2])

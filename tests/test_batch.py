@@ -43,6 +43,15 @@ def row_of(fleet: Path, name: str) -> dict[str, object]:
     return dict(pq.read_table(path).to_pylist()[0])
 
 
+def children_of(pid: int) -> list[int]:
+    """Of a process that may have ended."""
+    try:
+        listed = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+    return [int(child) for text in listed for child in text.split()]
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A fleet of one failed job; the completed one beside it was left out."""
@@ -98,11 +107,9 @@ def test_a_killed_batch_leaves_no_process_behind_and_the_next_one_goes_on(tmp_pa
         assert time.monotonic() < until and batch.poll() is None
         time.sleep(0.02)
     time.sleep(0.3)
-    children = [int(pid) for pid in Path(f"/proc/{batch.pid}/task/{batch.pid}/children").read_text().split()] + [
-        int(pid)
-        for task in Path(f"/proc/{batch.pid}/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    ]
+    while not any(children_of(server) for server in children_of(batch.pid)):
+        assert time.monotonic() < until and batch.poll() is None
+    children = [pid for server in children_of(batch.pid) for pid in (server, *children_of(server))]
     with journal.open("ab") as file:  # and the line that it was writing is torn
         file.write(b'{"event":"end","job":"kil')
     batch.send_signal(signal.SIGKILL)
@@ -175,6 +182,20 @@ def test_a_plan_that_makes_no_sense_is_refused(plan: Plan, said: str, tmp_path: 
         run_batch(tmp_path / "fleet", plan)
 
 
+def test_a_rule_or_configuration_that_cannot_be_read_ends_the_batch_and_is_no_jobs_fault(tmp_path: Path) -> None:
+    (tmp_path / "site" / "mine").mkdir(parents=True)
+    (tmp_path / "site" / "mine" / "rule.sql").write_text("SELECT 1")
+    (tmp_path / "bad.toml").write_text("thresholds = 3")
+    for plan in (
+        Plan(["/tmp"], rules=[tmp_path / "site"]),
+        Plan(["/tmp"], configuration=tmp_path / "bad.toml"),
+        Plan(["/tmp"], configuration=tmp_path / "none.toml"),
+    ):
+        with pytest.raises(ForensicsError, match=r"rule\.sql|bad\.toml|none\.toml"):
+            run_batch(tmp_path / "fleet", plan)
+    assert not (tmp_path / "fleet").exists()
+
+
 def test_a_folder_with_something_else_in_it_is_no_place_for_a_fleet(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(ForensicsError, match=r"thesis\.tex"):
@@ -223,13 +244,34 @@ def test_a_killed_child_is_told_with_its_signal(tmp_path: Path) -> None:
     def shoot() -> None:
         while not job_runner._running:
             time.sleep(0.01)
-        os.kill(next(iter(job_runner._running)).pid, signal.SIGKILL)
+        os.kill(next(iter(job_runner._running)), signal.SIGKILL)
 
     thread = threading.Thread(target=shoot)
     thread.start()
     result = job_runner.run_job(order)
     thread.join()
+    job_runner.close_servers()
     assert result.crashed and result.reason == "its process was ended by signal 9 (SIGKILL)"
+
+
+def test_where_what_jobs_are_forked_from_is_killed_they_are_tried_again(tmp_path: Path) -> None:
+    import threading
+
+    from forensics.fleet import job_runner
+
+    for number in range(2):
+        make_job(tmp_path / "jobs", f"job-{number}")
+
+    def shoot() -> None:
+        while not job_runner._running:
+            time.sleep(0.01)
+        next(iter(job_runner._servers.values()))._server.kill()
+
+    thread = threading.Thread(target=shoot)
+    thread.start()
+    outcome = run_batch(tmp_path / "fleet", Plan([str(tmp_path / "jobs")], workers=1))
+    thread.join()
+    assert (outcome.n_analyzed, outcome.put_aside, job_runner._servers) == (2, [], {})
 
 
 def test_a_batch_that_is_asked_to_stop_holds_it_against_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_batch import make_job, row_of
+from test_batch import children_of, make_job, row_of
 
 from forensics.errors import ForensicsError
 from forensics.fleet.batch import Plan, run_batch
@@ -38,7 +38,7 @@ def test_on_a_cluster_whose_worker_is_killed_mid_job_results_are_those_of_the_lo
         while time.monotonic() < until and not killed:
             for worker in cluster.workers.values():
                 pid = worker.process.pid
-                if any((task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()):
+                if any(children_of(server) for server in children_of(pid)):
                     os.kill(pid, signal.SIGKILL)
                     killed.append(pid)
                     break

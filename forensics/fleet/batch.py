@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forensics.configuration import Configuration, read_configuration
 from forensics.errors import ForensicsError
 from forensics.fleet.drift import write_drift
 from forensics.fleet.editions import edition as edition_of
@@ -26,6 +27,7 @@ from forensics.fleet.rows import write_row
 from forensics.fleet.schedulers import read_pods, read_sacct
 from forensics.fleet.warehouse import open_fleet, pack
 from forensics.leftovers import remove_leftovers
+from forensics.library import load_rules
 from forensics.memory import parse_size
 
 _MOST_OPEN = 3  # starts without an end, after which a job is put aside
@@ -68,6 +70,8 @@ class Plan:
             check_webhook(self.webhook)
         if self.keep not in _KEEPS:
             raise ForensicsError(f"keep: {self.keep!r}; expected {', '.join(_KEEPS)}")
+        chosen = read_configuration(self.configuration) if self.configuration else Configuration()
+        load_rules(self.rules, chosen.thresholds)  # what is wrong with these is no job's fault
 
     def n_workers(self) -> int:
         return self.workers or len(os.sched_getaffinity(0))
@@ -114,8 +118,7 @@ def run_batch(folder: Path, plan: Plan, on_result: Callable[[int, int, Result], 
         with Journal(fleet.journal) as journal:
             outcome.run = journal.begin_run(program, time.time_ns())
             _Work(fleet, plan, journal, program, outcome, on_result).do(chosen(found.jobs, every=plan.every))
-        outcome.seconds = time.monotonic() - start
-        _finish(fleet, plan, program, outcome)
+        _finish(fleet, plan, program, outcome, start)
     return outcome
 
 
@@ -291,12 +294,13 @@ def _remove_unfinished(fleet: Fleet) -> None:
             path.unlink(missing_ok=True)
 
 
-def _finish(fleet: Fleet, plan: Plan, program: str, outcome: Outcome) -> None:
+def _finish(fleet: Fleet, plan: Plan, program: str, outcome: Outcome, start: float) -> None:
     pack(fleet)
     with closing(open_fleet(fleet)) as con:
         write_drift(fleet, con)
     with closing(open_fleet(fleet)) as con:
         write_pages(fleet, con, plan.rules)
+        outcome.seconds = time.monotonic() - start
         write_metrics(fleet, con, program, outcome.seconds)
         if plan.webhook:
             counts = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forensics.errors import ForensicsError
-from forensics.fleet.job_runner import Order, Result, run_job, stop_all
+from forensics.fleet.job_runner import Order, Result, close_servers, run_job, stop_all
 
 _AHEAD = 2  # orders that each Dask worker thread has waiting
 _RETRIES = 2  # of a job whose worker died, beyond what the scheduler allows
@@ -49,6 +49,7 @@ def _run_locally(orders: Iterable[Order], workers: int, on_start: Callable[[Orde
                 future.cancel()
             if running:
                 stop_all()
+            close_servers()
 
 
 def _run_on_dask(orders: Iterable[Order], address: str, on_start: Callable[[Order], None]) -> Iterator[Result]:

@@ -1,27 +1,32 @@
 """The child process that analyzes one job of a batch, within its bounds.
 
-`job_runner` starts it with an order on stdin; it answers on stdout with one line of JSON. What it leaves where it is
-killed half-way is overwritten by the next try.
+`job_runner` has it forked from a server that is warm, gives it an order, and reads one line of JSON as its answer. What
+it leaves where it is killed half-way is overwritten by the next try.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import resource
 import shutil
+import socket
 import sys
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
-from forensics.child import die_with_parent
+from forensics.children import start_server
 from forensics.errors import ForensicsError
 from forensics.fleet.editions import content_of
 from forensics.fleet.job_runner import SCRATCH, Order
 from forensics.fleet.rows import write_row
 from forensics.fleet.staging import OverBudget, staged
+from forensics.forking import die_with_parent, serve_forks
 from forensics.imports import leave_out_pandas
 from forensics.leftovers import temporary_folder
 from forensics.memory import bound_growth, parse_size
@@ -29,13 +34,58 @@ from forensics.memory import bound_growth, parse_size
 _SOFT_SHARE = 0.8  # of the time; then analysis reports what it knows, before it is killed
 
 
-def main(parent: int) -> None:
-    die_with_parent(parent)
+def serve(control: int, parent: int, rules: Sequence[str]) -> None:
+    """A server of such processes (see `forking`), which has imported and parsed all that jobs have in common.
+
+    It ends when the batch closes `control`, also by being killed, and its processes end with it. `rules`: folders of
+    site rules. Descriptors of a request: a socket for the answer, the order as JSON, and where errors are printed.
+    """
+    os.setsid()  # Ctrl-C is the batch's affair
     leave_out_pandas()
-    order = Order(**orjson.loads(sys.stdin.buffer.read()))
-    answer = work(order)
-    sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
-    sys.stdout.flush()
+    warm_up(rules)
+    server = os.getpid()
+    serve_forks(control, lambda descriptors, _: _be_job(descriptors, server))
+
+
+def warm_up(rules: Sequence[str]) -> None:
+    """Imports and parses without opening a database: that would start threads."""
+    from forensics.formats import formats
+    from forensics.library import load_rules, load_views
+    from forensics.report.html import warm_up as warm_up_page
+
+    formats()
+    warm_up_page()
+    with contextlib.suppress(ForensicsError):  # each job says what is wrong with them
+        load_rules([Path(folder) for folder in rules])
+        load_views([Path(folder) for folder in rules])
+
+
+def _be_job(descriptors: Sequence[int], server: int) -> NoReturn:
+    code = 1
+    try:
+        die_with_parent(server)
+        os.setsid()  # a group to be killed as one
+        channel, orders, errors = descriptors
+        os.dup2(errors, 2)
+        _offer_to_the_system()
+        with os.fdopen(orders, "rb") as file:
+            order = Order(**orjson.loads(file.read()))
+        start_server(here=True)  # while there is no thread
+        answer = orjson.dumps(work(order))
+        with socket.socket(fileno=channel) as stream:
+            stream.sendall(answer + b"\n")
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _offer_to_the_system() -> None:
+    """Where memory runs out the system shall end a job, not the batch."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
 
 
 def work(order: Order) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import contextlib
 import dataclasses
 import os
 import signal
-import subprocess
-import sys
+import socket
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +21,8 @@ from typing import Any
 
 import orjson
 
+from forensics.errors import ForensicsError
+from forensics.forking import ForkServer
 from forensics.memory import parse_size
 
 SCRATCH = "forensics-batch-"  # folders of jobs for temporary files
@@ -73,57 +75,80 @@ class Result:
 
 
 def run_job(order: Order) -> Result:
-    """Starts the child, waits for it within its bounds, and reads its answer."""
-    path = [entry for entry in sys.path if entry and Path(entry).is_absolute()]
-    code = f"import sys; sys.path[:] = {path!r}\nfrom forensics.fleet.job_process import main\nmain({os.getpid()})"
-    with tempfile.TemporaryFile() as answers, tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(  # noqa: S603 - this package's own code
-            [sys.executable, "-P", "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=answers,
-            stderr=errors,
-            start_new_session=True,
-        )
-        _running.add(child)
-        try:
-            assert child.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.write(orjson.dumps(dataclasses.asdict(order)))
-                child.stdin.close()
-            why = _wait(child, order)
-        finally:
-            _kill(child)
-            _running.discard(child)
+    """Has the child started, waits for it within its bounds, and reads its answer.
+
+    Raises ForensicsError where no process can be started.
+    """
+    with tempfile.TemporaryFile() as orders, tempfile.TemporaryFile() as errors:
+        orders.write(orjson.dumps(dataclasses.asdict(order)))
+        orders.seek(0)
+        server = _server(order)
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs:
+                pid = server.fork({}, [theirs.fileno(), orders.fileno(), errors.fileno()])
+            if pid is None:
+                raise ForensicsError("batch: no process can be started; the system may have run out of memory")
+            _running.add(pid)
+            try:
+                answer, why = _wait(pid, ours, order)
+            finally:
+                _kill(pid)
+                _running.discard(pid)  # before its number may become another's
+                status = server.status(pid)
         if why:
             return Result(order.key, "not-analyzed", reason=why)
-        return _read(order, child.returncode, answers, errors)
+        return _read(order, status, answer, errors)
 
 
-_running: set[subprocess.Popen[bytes]] = set()
+_running: set[int] = set()
+_servers: dict[str, ForkServer] = {}
+_starting = threading.Lock()
+
+
+def _server(order: Order) -> ForkServer:
+    """The server of this edition: a worker of a cluster may outlive the one that it began with."""
+    with _starting:
+        if order.edition not in _servers:
+            _servers[order.edition] = ForkServer("forensics.fleet.job_process", list(order.rules))
+        return _servers[order.edition]
 
 
 def stop_all() -> None:
     """Kills every job that this process runs; `run_job` then returns."""
-    for child in list(_running):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+    for pid in list(_running):
+        _kill(pid)
 
 
-def _wait(child: subprocess.Popen[bytes], order: Order) -> str:
-    """Why it had to be killed; empty when it ended by itself."""
+def close_servers() -> None:
+    """Ends what jobs are forked from, once none runs; the next job starts it again."""
+    with _starting:
+        while _servers:
+            _servers.popitem()[1].close()
+
+
+def _wait(pid: int, answers: socket.socket, order: Order) -> tuple[bytes, str]:
+    """What it answered once it has ended, and why it has to be killed; that is empty when it ended by itself."""
     until = None if order.seconds is None else time.monotonic() + order.seconds
     memory = parse_size(order.memory_limit) if order.memory_limit else None
+    answer = b""
     while True:
-        left = _LOOK_SECONDS if until is None else min(_LOOK_SECONDS, max(0.0, until - time.monotonic()))
+        left = _LOOK_SECONDS if until is None else min(_LOOK_SECONDS, max(0.001, until - time.monotonic()))
+        answers.settimeout(left)
         try:
-            child.wait(left)
-            return ""
-        except subprocess.TimeoutExpired:
+            part = answers.recv(1 << 16)
+            if not part:
+                return answer, ""
+            answer += part
+        except TimeoutError:
             pass
+        except OSError:  # reset: it ended with something unread
+            return answer, ""
         if until is not None and time.monotonic() >= until:
-            return f"it took longer than {order.seconds:g} s and was killed"
-        if memory and (held := held_bytes(child.pid)) > memory * _MEMORY_SLACK:
-            return f"its processes held {held >> 20} MiB, more than allowed by {order.memory_limit}, and were killed"
+            return b"", f"it took longer than {order.seconds:g} s and was killed"
+        if memory and (held := held_bytes(pid)) > memory * _MEMORY_SLACK:
+            why = f"its processes held {held >> 20} MiB, more than allowed by {order.memory_limit}, and were killed"
+            return b"", why
 
 
 def held_bytes(pid: int) -> int:
@@ -140,26 +165,31 @@ def held_bytes(pid: int) -> int:
     return total
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Ends the child and what it started: all are of its session."""
-    if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+def _kill(pid: int) -> None:
+    """Ends the child and what it started: all are of its session, which it makes first of all."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
 
 
-def _read(order: Order, code: int, answers: Any, errors: Any) -> Result:
-    answers.seek(0)
-    errors.seek(0)
+def _read(order: Order, status: int | None, answer: bytes, errors: Any) -> Result:
     try:
-        said = orjson.loads(answers.read())
+        said = orjson.loads(answer)
     except orjson.JSONDecodeError:
-        words = f"was ended by signal {-code} ({_name(-code)})" if code < 0 else f"ended with status {code}"
+        errors.seek(0)
         last = errors.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
         note = f": {last[-1][:300]}" if last else ""
-        return Result(order.key, "not-analyzed", reason=f"its process {words}{note}", crashed=True)
+        return Result(order.key, "not-analyzed", reason=f"its process {_words(status)}{note}", crashed=True)
     known = {f.name for f in dataclasses.fields(Result)}
     return Result(order.key, **{name: value for name, value in said.items() if name in known})
+
+
+def _words(status: int | None) -> str:
+    if status is None:
+        return "ended together with what it was forked from"
+    code = os.waitstatus_to_exitcode(status)
+    return f"was ended by signal {-code} ({_name(-code)})" if code < 0 else f"ended with status {code}"
 
 
 def _name(number: int) -> str:

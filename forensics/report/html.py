@@ -41,6 +41,13 @@ def render_html(report: Report) -> str:
     )
 
 
+def warm_up() -> None:
+    """Parses the templates, which the first page otherwise does."""
+    for name in _environment().list_templates(filter_func=lambda name: not name.startswith("fleet")):
+        if name.endswith(".j2"):
+            _environment().get_template(name)
+
+
 def content_policy(css: str, script: str) -> str:
     return (
         f"default-src 'none'; style-src '{_hash(css)}'; script-src '{_hash(script)}'; img-src data:; "
