@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-_VOID = {"meta", "link", "br", "img", "input", "hr"}
+_VOID = {"meta", "link", "br", "img", "input", "hr", "wbr"}
 _MAY_STAY_OPEN = {"html", "body"}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -24,6 +25,8 @@ from forensics.states import QUALITIES, SEVERITIES
 
 MAX_EVIDENCE = 12  # places of one finding
 _LINK_LIMIT = 500
+_LONG_WORD = 18  # characters; shorter ones fit any column
+_BREAK = re.compile(r"(?<=[/\\=:,(])(?=\w)")
 _SCRIPTS = ("page.js", "pictures.js", "review.js")  # one after the other, named by one hash
 _QUALITIES = (*QUALITIES, "unknown")
 
@@ -78,6 +81,7 @@ def _environment() -> Environment:
     )
     filters: dict[str, Any] = {
         "line": line,
+        "breakable": breakable,
         "plain": text.one_line,  # for attributes and the title, where no markup can stand
         "block": block,
         "rows": numbered_rows,
@@ -121,6 +125,15 @@ def marked(value: str, *, keep: str = "") -> Markup:
 def line(value: object, limit: int = text.LINE_LIMIT) -> Markup:
     head, left_out = text.shorten(str(value), limit)
     return marked(" ".join(head.split())) + _note(text.left_out_note(left_out))
+
+
+def breakable(value: str, limit: int = text.LINE_LIMIT) -> Markup:
+    """One line whose long words may break after the signs that part paths and names; what is copied stays the same."""
+    head, left_out = text.shorten(value, limit)
+    words = [_BREAK.split(word) if len(word) > _LONG_WORD else [word] for word in head.split()]
+    return Markup(" ").join(Markup("<wbr>").join(map(marked, parts)) for parts in words) + _note(
+        text.left_out_note(left_out)
+    )
 
 
 def block(value: str, limit: int = text.BLOCK_LIMIT, lines: int = text.BLOCK_LINES) -> Markup:

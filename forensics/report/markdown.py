@@ -12,7 +12,7 @@ from forensics.report import text
 from forensics.report.chain_svg import chain_sentences
 from forensics.report.outline import Branch, outline
 from forensics.report.page import gaps, is_prose, unsaid_reason
-from forensics.report.terminal import how_sure
+from forensics.report.terminal import how_sure, single_fault
 from forensics.report.view import EvidenceView, FindingView, Report
 
 MAX_FINDINGS = 12
@@ -51,7 +51,9 @@ def render_markdown(report: Report) -> str:
 
 def _answers(report: Report) -> list[str]:
     verdict = report.verdict
-    rows = [(label, value) for label, value in verdict.culprit[:8]]
+    fault = single_fault(report)
+    rows = [("fault", fault)] if fault else []
+    rows += [(label, value) for label, value in verdict.culprit[:8]]
     sure = " ".join(part for part in (how_sure(verdict), _in_brackets(verdict.confidence_note)) if part)
     if sure:
         rows.append(("how sure", sure))

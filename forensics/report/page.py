@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from forensics.report import text
 from forensics.report.chain_svg import Chain, chain, chain_sentences
 from forensics.report.exhibit import Exhibit
 from forensics.report.exhibits import exhibits
@@ -14,6 +15,7 @@ from forensics.report.outline import Branch, Outline, outline
 from forensics.report.series_svg import Chart, charts
 from forensics.report.view import (
     ArtifactView,
+    EvidenceView,
     FindingView,
     Moment,
     NotChecked,
@@ -30,6 +32,7 @@ T = TypeVar("T")
 MAX_ROWS = 300  # of a table
 MAX_MOMENTS = 200
 MAX_FACTS = 60
+GLANCE = 360  # characters
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Page:
     reason: str  # why nothing is established
     outline: Outline
     lead: FindingView | None  # the finding that the verdict rests on
+    culprit: Sequence[tuple[str, str]]
+    shown_at: EvidenceView | None  # the place that shows the cause, where it can be read
     n_causes: int
     causes: list[FindingView]
     chain: Chain | None
@@ -101,12 +106,15 @@ def prepare(report: Report) -> Page:
     moments = bounded(report.timeline, MAX_MOMENTS)
     drawn, n_hidden = charts(report.series)
     missing = gaps(report.not_checked)
+    shown_at = excerpt(causes[0]) if len(causes) == 1 else None
     lead_exhibit, others = exhibits(report.pictures, causes[0].rule if causes else "")
     return Page(
         report=report,
         reason=unsaid_reason(report.verdict),
         outline=read,
         lead=causes[0] if causes else None,
+        culprit=[row for row in report.verdict.culprit if not (shown_at and row[0] == "evidence")],
+        shown_at=shown_at,
         n_causes=len(causes),
         causes=causes[:6],
         # Without an edge there is nothing that the first screen does not say already.
@@ -129,6 +137,15 @@ def prepare(report: Report) -> Page:
         lead_exhibit=lead_exhibit,
         exhibits=others,
     )
+
+
+def excerpt(finding: FindingView) -> EvidenceView | None:
+    """The first place of a finding that has a text to read, cut to what is taken in at a glance."""
+    place = next((place for place in finding.evidence if place.text.strip()), None)
+    if place is None:
+        return None
+    body, note = text.cut_block(place.text, GLANCE, 3)
+    return replace(place, text=f"{body} {note}".rstrip())
 
 
 def unsaid_reason(verdict: VerdictView) -> str:

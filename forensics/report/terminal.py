@@ -25,6 +25,8 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
     reason = unsaid_reason(verdict)
     lines += pen.paragraph(reason) if reason else []
     lines.append("")
+    fault = single_fault(report)
+    lines += pen.row("fault", fault) if fault else []
     if verdict.confidence_note:
         lines += pen.row("how sure" if sure else "rests on", text.one_line(verdict.confidence_note, 300))
     if verdict.culprit:
@@ -47,6 +49,12 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
         for gap in [gap for gap in gaps(report.not_checked) if gap.capture][:3]:
             lines += pen.row("next time", text.one_line(gap.capture, 200))
     return "\n".join(lines)
+
+
+def single_fault(report: Report) -> str:
+    """The kind of the one cause in plain words, where the verdict's sentence tells how it showed; "" of several."""
+    causes = [f for f in report.findings if f.role in {"root", "independent"}]
+    return causes[0].title if len(causes) == 1 else ""
 
 
 def how_sure(verdict: VerdictView) -> str:
