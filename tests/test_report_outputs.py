@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import report_demo as demo
+import xmlschema
+from jsonschema.validators import validator_for
 from test_report_page import hostile_report
 
 from forensics.cli import main
@@ -22,35 +24,15 @@ from forensics.report.junit import render_junit
 from forensics.report.sarif import render_sarif
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numerics-exp-overflow" / "artifacts"
-_TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "null": type(None)}
-_TYPES |= {"boolean": bool}
+STANDARDS = Path(__file__).parent / "standards"
+REPORTS = {"cause": demo.root_cause, "none": demo.not_established, "healthy": demo.healthy, "hostile": hostile_report}
 
 
-def faults(value: Any, schema: dict[str, Any], root: dict[str, Any], at: str = "$") -> list[str]:
-    """Where a value breaks the parts of JSON Schema that report.schema.json uses."""
-    if "$ref" in schema:
-        return faults(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root, at)
-    found = []
-    kinds = schema.get("type", [])
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if kinds and not any(isinstance(value, _TYPES[k]) and not (k != "boolean" and value is True) for k in kinds):
-        return [f"{at}: {type(value).__name__}, expected {kinds}"]
-    if "const" in schema and value != schema["const"]:
-        found.append(f"{at}: {value!r}")
-    if "enum" in schema and value not in schema["enum"]:
-        found.append(f"{at}: {value!r} is none of {schema['enum']}")
-    for part in schema.get("allOf", []):
-        found += faults(value, part, root, at)
-    if "anyOf" in schema and all(faults(value, part, root, at) for part in schema["anyOf"]):
-        found.append(f"{at}: fits no alternative")
-    if isinstance(value, dict):
-        found += [f"{at}: no {key}" for key in schema.get("required", []) if key not in value]
-        for key, item in value.items():
-            below = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
-            found += faults(item, below, root, f"{at}.{key}") if below else []
-    if isinstance(value, list) and "items" in schema:
-        found += [f for i, item in enumerate(value) for f in faults(item, schema["items"], root, f"{at}[{i}]")]
-    return found
+def faults(value: Any, schema: dict[str, Any]) -> list[str]:
+    """Where a value breaks a JSON Schema."""
+    checker = validator_for(schema)
+    checker.check_schema(schema)
+    return [f"{error.json_path}: {error.message[:200]}" for error in checker(schema).iter_errors(value)]
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +52,11 @@ def test_report_json_keeps_its_published_schema(twice: tuple[Path, Path]) -> Non
     schema = json.loads(asset("report.schema.json"))
     document = json.loads((twice[0] / "report.json").read_bytes())
     assert document["findings"] and document["verdict"]["root_causes"]
-    assert faults(document, schema, schema) == []
+    assert faults(document, schema) == []
     broken = json.loads(json.dumps(document))
     del broken["findings"][0]["fingerprint"]
     broken["verdict"]["status"] = "perhaps"
-    assert len(faults(broken, schema, schema)) == 2
+    assert len(faults(broken, schema)) == 2
 
 
 def test_a_birth_is_drawn_with_its_way_and_the_last_steps_with_what_was_measured(twice: tuple[Path, Path]) -> None:
@@ -108,6 +90,15 @@ def test_sarif_names_rule_place_and_fingerprint() -> None:
     assert place == {"artifactLocation": {"uri": "tensors/rank1.jsonl"}, "region": {"startLine": 4711}}
     levels = {r["level"] for r in json.loads(render_sarif(hostile_report()))["runs"][0]["results"]}
     assert levels <= {"error", "warning", "note"}
+
+
+@pytest.mark.parametrize("name", list(REPORTS))
+def test_sarif_and_junit_keep_to_their_schemas(name: str) -> None:
+    report = REPORTS[name]()
+    sarif = json.loads((STANDARDS / "sarif-2.1.0.json").read_bytes())
+    assert faults(json.loads(render_sarif(report)), sarif) == []
+    junit = xmlschema.XMLSchema(str(STANDARDS / "junit-10.xsd"))
+    assert [str(error.reason) for error in junit.iter_errors(render_junit(report))] == []
 
 
 def test_junit_fails_for_findings_passes_what_is_ruled_out_and_skips_the_unchecked() -> None:

@@ -26,7 +26,7 @@ from forensics.states import QUALITIES, SEVERITIES
 MAX_EVIDENCE = 12  # places of one finding
 _LINK_LIMIT = 500
 _LONG_WORD = 18  # characters; shorter ones fit any column
-_BREAK = re.compile(r"(?<=[/\\=:,(])(?=\w)")
+_BREAK = re.compile(r"(?<=[/\\=:,])(?=\w)|(?<=\w)(?=\()")
 _SCRIPTS = ("page.js", "pictures.js", "review.js")  # one after the other, named by one hash
 _QUALITIES = (*QUALITIES, "unknown")
 

@@ -45,7 +45,7 @@ def _result(finding: FindingView, index: int) -> dict[str, Any]:
         "level": _LEVELS.get(finding.severity, "warning"),
         "message": {"text": text.one_line(finding.message, 1000) or finding.rule},
         "locations": [_location(e) for e in finding.evidence[:1]],
-        "relatedLocations": [_location(e) for e in finding.evidence[1:MAX_PLACES]],
+        "relatedLocations": _related(finding.evidence[1:MAX_PLACES]),
         "properties": {
             "severity": finding.severity,
             "strength": finding.strength,
@@ -58,6 +58,15 @@ def _result(finding: FindingView, index: int) -> dict[str, Any]:
     if finding.fingerprint:
         result["partialFingerprints"] = {"forensics/v1": finding.fingerprint}
     return result
+
+
+def _related(places: Sequence[EvidenceView]) -> list[dict[str, Any]]:
+    """Each place once, as the schema asks: two findings of a damaged file may cite it alike."""
+    found: list[dict[str, Any]] = []
+    for place in map(_location, places):
+        if place not in found:
+            found.append(place)
+    return found
 
 
 def _location(evidence: EvidenceView) -> dict[str, Any]:
