@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import importlib.util
 import json
 import os
 import select
@@ -14,12 +15,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+
+def _axe_core() -> Path | None:
+    """The script of axe-core, as the Python package carries it; nothing else of that package is used."""
+    spec = importlib.util.find_spec("axe_playwright_python")
+    file = Path(spec.origin or "").with_name("axe.min.js") if spec else None
+    return file if file and file.is_file() else None
+
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
 ]
-_DEADLINE_S = 30.0
+_DEADLINE_S = 60.0  # of one answer, on a machine that does much else
+AXE = _axe_core()
 
 
 class Page:
@@ -117,6 +127,30 @@ class Page:
             clip = {"clip": dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"scale": 1}}
             clip["captureBeyondViewport"] = True
         return base64.b64decode(self.call("Page.captureScreenshot", **clip)["data"])
+
+    def faults(self, file: Path) -> list[str]:
+        """Opens a report as a reviewer does; what it asks for or complains of, and what runs out of a narrow window."""
+        self.open(file, width=320)
+        found = [f"asked for {url}" for url in self.requests if url not in {file.as_uri(), "data:,"}]
+        found += self.complaints
+        wide = self.run("document.documentElement.scrollWidth")
+        found += [f"{wide} px wide in a window of 320"] if wide > 320 else []
+        self.resize(1280)
+        ran = self.run("document.querySelectorAll('.copy.ready, .card').length") > 0
+        return found if ran else [*found, "its own script did not run"]
+
+    def axe(self, *, dark: bool = False) -> list[str]:
+        """What axe-core finds in the open page with everything unfolded: rules of WCAG and good practice."""
+        assert AXE is not None
+        self.dark(dark)
+        self.run(AXE.read_text(encoding="utf-8") + ";true")
+        self.run("[...document.querySelectorAll('details')].map((n) => (n.open = true)).length")
+        found = self.run(
+            "axe.run(document, { resultTypes: ['violations'] }).then((r) => r.violations.map((v) =>"
+            " `${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 200)).join(' | ')}`))"
+        )
+        self.dark(False)
+        return list(found)
 
     def pdf(self) -> bytes:
         return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])

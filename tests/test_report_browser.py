@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import report_demo as demo
-from browser import CHROMIUM, Page, browser
+from browser import AXE, CHROMIUM, Page, browser
 from test_report_page import hostile_report
 
 from forensics.report.html import render_html
@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is absent")
 REPORTS = {
     "root-cause": demo.root_cause,
     "not-established": demo.not_established,
+    "healthy": demo.healthy,
     "hostile": hostile_report,
 }
 # The contrast of every text with what is behind it, where both are plain colours (WCAG 2.2 AA: 4.5, large text 3).
@@ -77,6 +78,23 @@ def test_every_text_has_contrast_in_light_and_dark(page: Page, tmp_path: Path) -
         page.open(file)
         assert page.run(CONTRAST) == []
     page.dark(False)
+
+
+@pytest.mark.skipif(AXE is None, reason="axe-core is absent")
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["root-cause", "not-established", "healthy"])
+def test_axe_finds_nothing(name: str, dark: bool, page: Page, tmp_path: Path) -> None:
+    page.open(written(REPORTS[name](), tmp_path))
+    assert page.axe(dark=dark) == []
+
+
+@pytest.mark.skipif(AXE is None, reason="axe-core is absent")
+def test_axe_is_not_silent_over_a_page_that_cannot_be_read(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "poor.html"
+    file.write_text("<title>poor</title><img src='data:,'><button></button><p style='color:#ccc'>pale</p>")
+    page.open(file)
+    named = {said.partition(":")[0] for said in page.axe()}
+    assert {"image-alt", "button-name", "html-has-lang", "color-contrast"} <= named
 
 
 @pytest.mark.parametrize("width", [320, 1280])
