@@ -72,8 +72,8 @@ def _put(con: duckdb.DuckDBPyConnection, table: str, columns: dict[str, Any]) ->
 
 def _rows(job: Any, ranks: list[int], starts: bool, ring: int) -> tuple[dict[str, Any], dict[str, Any]]:
     calls: dict[str, list[Any]] = {name: [] for name in (
-        "artifact_id", "row", "proc_id", "rank", "ts_ns", "group_id", "sequence", "is_p2p", "peer_rank", "operation",
-        "dtype", "in_bytes", "state", "retired")}  # fmt: skip
+        "artifact_id", "row", "proc_id", "rank", "ts_ns", "group_id", "sequence", "p2p_sequence", "is_p2p",
+        "peer_rank", "operation", "dtype", "in_bytes", "state", "retired")}  # fmt: skip
     groups: dict[str, list[Any]] = {name: [] for name in (
         "id", "artifact_id", "proc_id", "rank", "name_id", "description", "backend", "ranks", "last_enqueued",
         "last_completed")}  # fmt: skip
@@ -92,9 +92,10 @@ def _rows(job: Any, ranks: list[int], starts: bool, ring: int) -> tuple[dict[str
             begun = done or (starts and at == job.done[rank] and job.started[rank])
             if at < job.called[rank] - ring:
                 continue
-            row = (rank, at, rank, rank, job.times_ns[rank][at], local[op.group], number if op.peer is None else 0,
-                op.peer is not None, op.peer, op.name.strip("_").removesuffix("_base"), op.dtype,
-                op.numel * item[op.dtype], _STATES[done + begun], done)  # fmt: skip
+            is_p2p, n_bytes = op.peer is not None, op.numel * item[op.dtype]
+            row = (rank, at, rank, rank, job.times_ns[rank][at], local[op.group], 0 if is_p2p else number,
+                number if is_p2p else 0, is_p2p, op.peer, op.name.strip("_").removesuffix("_base"), op.dtype, n_bytes,
+                _STATES[done + begun], done)  # fmt: skip
             for column, value in zip(calls.values(), row, strict=True):
                 column.append(value)
         for number, n in local.items():

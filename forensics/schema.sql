@@ -1368,7 +1368,7 @@ COMMENT ON COLUMN wait_culprit.n_waiting IS 'Number of ranks that wait for it, d
 COMMENT ON COLUMN wait_culprit.n_peers IS 'Number of ranks on the other side of that call: they wait, finished it, or called it otherwise';
 COMMENT ON COLUMN wait_culprit.peers IS 'The first of those ranks, nine at most';
 COMMENT ON COLUMN wait_culprit.own_number IS 'cycle: wait_group.number of the group in which the rank itself waits';
-COMMENT ON COLUMN wait_culprit.own_sequence IS 'cycle: sequence number of its call there';
+COMMENT ON COLUMN wait_culprit.own_sequence IS 'cycle: sequence number of its call there; NULL for a send or receive';
 COMMENT ON COLUMN wait_culprit.says IS 'mismatch: skipped | extra | swapped, where the neighbouring calls show it; cycle: unnamed where no rank stands against most';
 
 CREATE TABLE wait_evidence (

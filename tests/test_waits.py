@@ -35,6 +35,8 @@ JOBS = (
     ((32, 2, 2, 1), 0),
     ((64, 4, 4, 0), 1),
 )
+# The rank that left a call out goes on to the last call of the program, or stands in a receive.
+LEFT_OUT = (((64, 2, 2, 2), 8), ((64, 2, 2, 0), 36))
 
 
 def simulated(fault: str, shape: tuple[int, int, int, int], seed: int) -> Any:
@@ -72,17 +74,15 @@ def found_in(con: duckdb.DuckDBPyConnection, job: Any, **how: Any) -> list[tuple
 def test_the_first_culprit_is_the_rank_at_fault_and_no_other_is_named_beside_it(
     fault: str, case: duckdb.DuckDBPyConnection
 ) -> None:
-    wrong, silent = [], 0
-    for shape, seed in JOBS:
+    wrong = []
+    for shape, seed in JOBS + (LEFT_OUT if fault == "skip" else ()):
         job = simulated(fault, shape, seed)
         found = found_in(case, job)
         named = {rank for rank, _, strength, _, _ in found if strength == "strong"}
         assert named <= {*job.truth["culprits"], None}, (shape, seed, job.truth, found[:3])
         if not is_right(job, found):
-            silent += not found or found[0][4] == "unnamed"
             wrong.append((shape, seed, job.truth, found[:3]))
-    assert len(wrong) - silent == 0, wrong
-    assert silent <= 1, wrong  # of 6: what a call left out leads to can look like calls under way
+    assert wrong == []
 
 
 def permuted(job: Any, seed: int) -> tuple[Any, list[int]]:

@@ -32,8 +32,15 @@ SELECT m.number, g.attempt, m.rank,
     coalesce(m.row, -1) AS row,
     -- Of a broadcast, a reduce, a gather and a scatter some members are done before others take part.
     coalesce(m.operation LIKE 'all\\_%' ESCAPE '\\' OR m.operation LIKE 'reduce\\_scatter%' ESCAPE '\\'
-        OR m.operation = 'barrier', FALSE) AS needs_all
-FROM wait_member AS m JOIN wait_group AS g ON g.number = m.number
+        OR m.operation = 'barrier', FALSE) AS needs_all,
+    -- Ranks at one place in groups of one purpose, such as one stage of pipelines, send and receive alike.
+    dense_rank() OVER (ORDER BY g.attempt, coalesce(g.description, ''), g.n_members, m.place) AS p2p_kind,
+    coalesce(k.last_p2p, -1) AS last_p2p,
+    coalesce(k.first_p2p, -1) AS first_p2p,
+    coalesce(k.p2p_row, -1) AS p2p_row
+FROM (SELECT *, row_number() OVER (PARTITION BY number ORDER BY rank) AS place FROM wait_member) AS m
+JOIN wait_group AS g ON g.number = m.number
+LEFT JOIN wait_known AS k ON k.number = m.number AND k.rank = m.rank
 ORDER BY m.number, m.rank
 """
 
@@ -80,6 +87,8 @@ class Members:
         self.last_called, self.first_open = whole["last_called"], whole["first_open"]
         self.called_ns, self.row = whole["called_ns"], whole["row"]
         self.kind = whole["kind"]  # groups of one purpose and size have one
+        self.p2p_kind, self.last_p2p = whole["p2p_kind"], whole["last_p2p"]
+        self.first_p2p, self.p2p_row = whole["first_p2p"], whole["p2p_row"]
         self.is_first, self.is_started, self.has_dump, self.has_entries, self.needs_all = (
             whole[name].astype(bool) for name in ("is_first", "is_started", "has_dump", "has_entries", "needs_all")
         )

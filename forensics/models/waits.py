@@ -46,7 +46,8 @@ SELECT dense_rank() OVER (ORDER BY attempt, name, ranks NULLS FIRST) - 1 AS numb
 # gloo retires what is done and leaves its state as it was.
 _NOTED = """
 CREATE OR REPLACE TEMP VIEW wait_noted AS
-SELECT t.attempt, t.number, t.rank, t.proc_id, t.backend, c.artifact_id, c.row, c.sequence, c.peer_rank, c.operation,
+SELECT t.attempt, t.number, t.rank, t.proc_id, t.backend, c.artifact_id, c.row, c.sequence, c.p2p_sequence,
+    c.peer_rank, c.operation,
     c.dtype, c.in_bytes, c.ts_ns,
     coalesce(c.is_p2p, FALSE) AS is_p2p,
     coalesce(c.state = 'completed' OR (t.backend IS DISTINCT FROM 'nccl' AND c.retired), FALSE) AS is_finished,
@@ -67,7 +68,10 @@ seen AS (
         max(sequence) AS last_seen,
         max(sequence) FILTER (NOT is_p2p) AS last_call,
         min(sequence) FILTER (NOT is_p2p AND NOT is_finished) AS first_open,
-        min(row) FILTER (NOT is_finished) AS first_row
+        min(row) FILTER (NOT is_finished) AS first_row,
+        max(p2p_sequence) FILTER (is_p2p) AS last_p2p,
+        min(row) FILTER (is_p2p AND NOT is_finished) AS p2p_row,
+        min_by(p2p_sequence, row) FILTER (is_p2p AND NOT is_finished) AS first_p2p
     FROM wait_noted GROUP BY number, rank
 ),
 counted AS (
@@ -79,7 +83,7 @@ telling AS (
     SELECT artifact_id, bool_or(last_enqueued IS NOT NULL) AS tells_progress FROM wait_told GROUP BY artifact_id
 ),
 holding AS (SELECT DISTINCT artifact_id FROM collective)
-SELECT t.*, s.first_row,
+SELECT t.*, s.first_row, s.last_p2p, s.first_p2p, s.p2p_row,
     h.artifact_id IS NOT NULL AS has_entries,
     CASE
         WHEN d.counts_calls AND t.last_enqueued IS NOT NULL THEN greatest(t.last_enqueued, coalesce(s.last_seen, 0))

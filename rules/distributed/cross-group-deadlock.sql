@@ -3,8 +3,8 @@ title = "Ranks wait for each other in collectives of different groups"
 severity = "critical"
 scope = "job"
 proves = """
-By the flight recorders this rank waits in a collective of one group for a rank that, directly or through others, waits
-for it in a collective of another group: none of them can go on. The waits of all groups end in this circle."""
+By the flight recorders this rank waits in a collective, a send or a receive of one group for a rank that, directly or
+through others, waits for it in a collective of another group: none of them can go on. The waits of all groups end in this circle."""
 cannot_prove = """
 Which order was meant. The rank named took the groups in another order than most ranks of groups of the same kind; where
 none stands against most, one rank of the circle is shown and none is named. A collective that it left out or put in
@@ -41,7 +41,7 @@ SELECT
     w.strength,
     w.operation AS op,
     'Rank ' || w.rank AS who_waits,
-    w.operation || ' number ' || w.own_sequence || ' of group ' || coalesce(g.description || ' (' || n.text || ')', n.text) AS own,
+    w.operation || coalesce(' number ' || w.own_sequence, '') || ' of group ' || coalesce(g.description || ' (' || n.text || ')', n.text) AS own,
     w.peers_said || CASE WHEN w.n_peers = 1 THEN ' waits' ELSE ' wait' END AS peers,
     q.operation || ' number ' || w.sequence || ' of group ' || w.group_said AS wanted,
     w.evidence[2:9] AS evidence,
