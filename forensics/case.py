@@ -303,7 +303,8 @@ def _append_small(con: duckdb.DuckDBPyConnection, table: str, parts: Sequence[tu
         joins += " LEFT JOIN process_of AS o ON o.artifact_id = f.artifact_id AND o.proc = p.proc"
     order = "ORDER BY f.ordinal, p.row" if "row" in columns else "ORDER BY f.ordinal"
     values = _selected(table, "f.artifact_id", {"proc_id": "o.proc_id", "rank": "o.rank"})
-    _insert_parts(con, table, values, [path for _, path in parts], f"{joins} {order}")
+    # Artifacts of one content share their parts: each is read once, and the join gives every one its rows.
+    _insert_parts(con, table, values, list(dict.fromkeys(path for _, path in parts)), f"{joins} {order}")
 
 
 def _append_large(con: duckdb.DuckDBPyConnection, table: str, artifact_id: int, parts: Sequence[Path]) -> bool:

@@ -9,8 +9,11 @@ import pyarrow as pa
 import pytest
 
 from forensics import Case
+from forensics.assembly import assemble_case
 from forensics.case import case_columns, conform, create_case, intern, open_for_rules
+from forensics.discovery import discover
 from forensics.errors import CaseError
+from forensics.ingest import ingest
 from forensics.states import CAPABILITIES
 
 
@@ -138,3 +141,16 @@ def test_texts_are_stored_once_by_the_id_that_the_database_gives_them(tmp_path: 
     asked = duckdb.sql("SELECT md5_number_lower(text), text FROM (VALUES ('aten::add'), ('b')) AS t (text)").fetchall()
     assert all(by_id[number] == text for number, text in asked)
     assert intern("slice", [conform("slice", plain)], known)[1].num_rows == 0
+
+
+def test_files_of_one_content_give_each_artifact_its_rows_once(tmp_path: Path) -> None:
+    for rank in range(3):
+        file = tmp_path / "job" / f"rank_{rank}" / "metrics.jsonl"
+        file.parent.mkdir(parents=True)
+        file.write_text('{"step": 1, "loss": 2}\n{"step": 2, "loss": 1}\n')
+    loaded = ingest(discover(tmp_path / "job", tmp_path / "work"), tmp_path / "cache")
+    assemble_case(loaded, tmp_path / "case.duckdb")
+    con = duckdb.connect(str(tmp_path / "case.duckdb"), read_only=True)
+    counted = con.execute("SELECT artifact_id, rank, count(*) FROM sample GROUP BY ALL ORDER BY ALL").fetchall()
+    con.close()
+    assert counted == [(0, 0, 2), (1, 1, 2), (2, 2, 2)]

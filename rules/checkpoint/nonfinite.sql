@@ -32,6 +32,7 @@ judged AS (
     SELECT
         f.artifact_id,
         f.path,
+        regexp_replace(f.file, '[0-9]+', '#', 'g') AS series,
         f.saved_step,
         f.n_tensors,
         b.row,
@@ -58,7 +59,7 @@ SELECT
     coalesce(
         'Go back to ' || (
             SELECT c.path FROM judged AS c
-            WHERE c.n_bad IS NULL AND c.was_read AND c.saved_step < j.saved_step AND c.n_tensors = j.n_tensors
+            WHERE c.n_bad IS NULL AND c.was_read AND c.saved_step < j.saved_step AND c.series = j.series AND c.n_tensors = j.n_tensors
             ORDER BY c.saved_step DESC, c.artifact_id LIMIT 1
         ) || ', the last before it whose values that were read are all finite.',
         'Do not resume from it: take one that was saved earlier, and refuse to save a state that is not finite.'

@@ -10,6 +10,7 @@ What filled the memory: the process that is killed is the one with the largest s
 message = "Host memory ran out: {what}"
 fix = "Raise the memory limit of the job (--mem, limits.memory), or lower it per process: fewer DataLoader workers, a smaller prefetch factor, streamed instead of loaded data."
 causes = [{ state = "host-full", of = "host" }]
+requires = [{ state = "memory-retained", of = "process" }]
 references = ["https://docs.kernel.org/admin-guide/cgroup-v2.html#memory"]
 
 [variant.kernel]

@@ -149,6 +149,8 @@ SELECT
     END AS severity,
     -- A job that ends by itself all the same is still at fault.
     CASE WHEN o.line IS NULL THEN [] END AS causes,
+    -- What registers or keeps them by name explains a total that rises.
+    ['memory-retained'] AS requires,
     CASE WHEN o.line IS NOT NULL
         THEN [{
             'artifact_id': o.artifact_id,
