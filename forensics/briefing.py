@@ -15,9 +15,10 @@ from forensics import __version__, casebook
 from forensics.citations import Citations
 from forensics.engine import Judgement
 from forensics.finding import Anomaly, Finding, Verdict, format_bytes
-from forensics.pictures import read_pictures
+from forensics.pictures import read_pictures, thresholds
 from forensics.redact import mask
 from forensics.report import view
+from forensics.report.text import number
 from forensics.rule import Rule
 from forensics.states import SEVERITIES
 
@@ -34,12 +35,13 @@ def brief(
     """The report's view model. `time_limit`: what is missing because it was reached."""
     known = {rule.id: rule for rule in rules}
     nodes, edges = _chain(verdict)
+    ordered = _ordered(verdict, judgement)
     return view.Report(
         title=name,
         artifacts_name=name,
         generated_by=f"forensics {__version__}",
         verdict=_verdict(verdict),
-        findings=tuple(_finding(f, verdict, known[f.rule]) for f in _ordered(verdict, judgement)),
+        findings=tuple(_finding(f, verdict, known[f.rule]) for f in ordered),
         chain_nodes=nodes,
         chain_edges=edges,
         ruled_out=tuple(view.RuledOut(r.rule, r.title, r.reason, r.variant) for r in verdict.ruled_out),
@@ -52,7 +54,7 @@ def brief(
         processes=casebook.processes(con),
         timeline=casebook.timeline(con, citations, verdict),
         series=casebook.series(con),
-        pictures=read_pictures(con),
+        pictures=(*read_pictures(con), *thresholds.read(con, ordered, known)),
         time_limit=time_limit,
     )
 
@@ -177,7 +179,12 @@ def _finding(finding: Finding, verdict: Verdict, rule: Rule) -> view.FindingView
         evidence=tuple(casebook.evidence_view(e) for e in finding.evidence),
         query=variant.sql or f"Python rule {rule.id}; evidence: {', '.join(variant.needs)}",
         query_language="sql" if variant.sql else "inputs",
-        thresholds=tuple(view.Threshold(t.name, f"{t.value:g}", t.unit, t.why) for t in rule.thresholds.values()),
+        thresholds=tuple(
+            view.Threshold(
+                t.name, f"{t.value:g}", t.unit, t.why, "" if (m := t.measure(finding.facts)) is None else number(m)
+            )
+            for t in rule.thresholds.values()
+        ),
         facts=tuple((key, _fact_text(key, value)) for key, value in finding.facts.items()),
         fingerprint=finding.fingerprint,
     )

@@ -25,6 +25,7 @@ _ORDER_DEPENDENT = re.compile(
     r"\b(first|last|any_value|arbitrary|list|array_agg|string_agg|group_concat)\s*\(", re.IGNORECASE
 )
 _TEXTS = ("title", "proves", "cannot_prove", "message", "fix")
+_MEASURED = re.compile(r"([a-z]\w*( / [\w.]+)?)?")
 _KEYS = {*_TEXTS, "severity", "role", "scope", "causes", "requires", "references", "thresholds", "variant"}
 
 
@@ -172,7 +173,7 @@ def _build(
         requires=tuple(front.get("requires", ())),
         references=tuple(front.get("references", ())),
         thresholds={
-            name: Threshold(name, float(t["value"]), t["unit"], t["why"])
+            name: Threshold(name, float(t["value"]), t["unit"], t["why"], t.get("measured", ""))
             for name, t in front.get("thresholds", {}).items()
         },
         variants=tuple(variants),
@@ -206,6 +207,11 @@ def _check_front(path: Path, front: Mapping[str, Any], bodies: set[str]) -> None
         if not needs:
             problems.append(f"variant {name} needs no capability")
     problems += [f"SQL for the undeclared variant {name}" for name in bodies - set(front.get("variant", {}))]
+    problems += [
+        f"threshold {name}: measured is none of column, column / column, column / number"
+        for name, threshold in front.get("thresholds", {}).items()
+        if not _MEASURED.fullmatch(threshold.get("measured", ""))
+    ]
     if problems:
         raise RuleError(f"{path}: {'; '.join(problems)}")
 

@@ -9,6 +9,7 @@ used in `message`. An optional column `evidence` holds further places: a list of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -27,6 +28,14 @@ class Question(Protocol):
         """Rows of one SELECT as dicts."""
 
 
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
 def alternatives(need: str) -> list[str]:
     """The capabilities of which a need asks for one; "a:b" is "a" restricted to events of kind b."""
     return [name.partition(":")[0] for name in need.split("|")]
@@ -38,6 +47,13 @@ class Threshold:
     value: float
     unit: str
     why: str
+    measured: str = ""  # what a finding holds against it: "column", "column / column" or "column / number"
+
+    def measure(self, facts: Mapping[str, Any]) -> float | None:
+        """The value that was held against it, out of a finding's columns; None where they do not tell."""
+        over, _, under = self.measured.partition(" / ")
+        value, by = _number(facts.get(over)), _number(facts.get(under, under)) if under else 1.0
+        return value / by if value is not None and by else None
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,17 @@ def grid(name: str = "rank 0") -> p.GridView:
     return p.GridView("Step time", "seconds", "rank", (name, "rank 1"), (3, 4, 5), ((0.1, 0.1, 9.0), (0.1, None, NAN)))
 
 
+def board(name: str = "free bytes / requested bytes") -> p.ThresholdBoard:
+    limits = (("healthy", 0.6), ("bad", 0.85))
+    return p.ThresholdBoard(
+        (
+            p.Gauge("Enough memory was cached", name, 3.96, (("threshold", 1.0),), "rank 0", "below 1 it was full"),
+            p.Gauge("The job", "zero / all elements of the gradients", 0.9, limits, "median of 3 steps"),
+            p.Gauge("The job", "longest / all", 0.5, (("healthy", 0.85), ("bad", 0.4))),
+        )
+    )
+
+
 def devices(name: str = "layers.3.weight") -> p.DeviceMap:
     both = (
         p.Stretch("layers.0.weight", "layers.2.weight", 3, "cuda:0", "0", False, 3 * MIB),
@@ -90,5 +101,5 @@ def steps(name: str = "RuntimeError: nan") -> p.LastSteps:
 
 
 def every(name: str = "x") -> tuple[p.Picture, ...]:
-    drawings = (provenance, memory, segments, capture, waits, grid, devices, steps)
+    drawings = (provenance, memory, segments, capture, waits, grid, devices, steps, board)
     return tuple(drawing(name) for drawing in drawings)

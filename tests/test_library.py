@@ -122,3 +122,38 @@ def test_python_rules_of_the_library_import_only_what_they_may() -> None:
             else:
                 continue
             assert all(name in allowed or name.split(".")[0] in allowed for name in names), (path, names)
+
+
+MEASURED = """
+[thresholds.most]
+value = 2
+unit = "freed / asked"
+why = "w"
+measured = "{measured}"
+"""
+
+
+def test_a_threshold_says_what_of_a_finding_is_held_against_it(tmp_path: Path) -> None:
+    def measure(measured: str, **facts: object) -> float | None:
+        rule = load_rule(write(tmp_path, more=MEASURED.format(measured=measured)))
+        return rule.thresholds["most"].measure(facts)
+
+    assert measure("freed / asked", freed=9, asked=2) == 4.5
+    assert measure("delay / 1e9", delay="3000000000") == 3.0
+    assert measure("freed / asked", freed=9, asked=0) is None
+    assert measure("freed", freed="many") is None and measure("freed") is None
+    assert measure("freed", freed=float("nan")) is None
+    for wrong in ("freed * asked", "import os", "a / b / c"):
+        with pytest.raises(RuleError, match="measured is none of"):
+            measure(wrong)
+
+
+def test_what_is_held_against_a_threshold_is_a_column_of_its_rule() -> None:
+    held = [(rule, t.measured) for rule in load_rules() for t in rule.thresholds.values() if t.measured]
+    assert len(held) > 50
+    for rule, measured in held:
+        columns = [part for part in measured.split(" / ") if not part[0].isdigit()]
+        assert any(
+            all(column in (v.sql or "").split("SELECT")[-1] or "*" in (v.sql or "") for column in columns)
+            for v in rule.variants
+        ), rule.id

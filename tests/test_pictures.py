@@ -8,8 +8,10 @@ from typing import TypeVar
 import pytest
 
 from forensics.case import create_case
+from forensics.finding import Finding
 from forensics.investigation import Case
-from forensics.pictures import read_pictures
+from forensics.library import load_rules
+from forensics.pictures import read_pictures, thresholds
 from forensics.pipeline import analyze
 from forensics.report import pictures as p
 from forensics.report.pictures import Picture
@@ -90,3 +92,28 @@ def test_a_broken_capture_is_read_with_its_calls_by_thread_and_stream(tmp_path: 
         (12, "thread 2", 2_000, "offence"),
     ]
     assert window.length_ns is None and not window.became_graph
+
+
+def test_the_board_holds_what_was_found_and_the_health_of_the_worst_rank(tmp_path: Path) -> None:
+    con = create_case(tmp_path / "case.duckdb")
+    for rank, value in ((0, 0.2), (1, 0.9), (1, 0.95)):
+        con.execute(
+            "INSERT INTO health_part VALUES (0, 1, ?, ?, ?, NULL, 'tensor', 'gradient-sparsity', ?, 0, 0.6, 0.85, '')",
+            [rank, rank, int(100 * value), value],
+        )
+    rules = {rule.id: rule for rule in load_rules()}
+    facts = {"free_bytes": 300, "requested_bytes": 100, "contiguity_ratio": 0.2}
+    given = dict.fromkeys(("variant", "severity", "strength", "role", "message", "fix"), "")
+    found = [
+        Finding(id=i, rule="memory-fragmentation", title="Cached", causes=(), requires=(), rank=3, facts=facts, **given)
+        for i in range(2)
+    ]
+    board = thresholds.read(con, found, rules)[0]
+    con.close()
+    assert [(g.subject, g.quantity, round(g.value, 3), g.how) for g in board.gauges] == [
+        ("Cached", "free bytes / requested bytes", 3.0, "rank 3"),
+        ("Cached", "longest free run / free bytes that the request could use", 0.2, "rank 3"),
+        ("The job", "zero / all elements of the gradients", 0.925, "rank 1, median of 2 steps"),
+    ]
+    assert board.gauges[0].marks == (("threshold", 1.0),)
+    assert board.gauges[2].marks == (("healthy", 0.6), ("bad", 0.85))

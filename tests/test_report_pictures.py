@@ -144,3 +144,15 @@ def test_the_last_steps_keep_every_step_and_what_was_said() -> None:
     assert len(exhibit.twin.rows) == 10
     assert exhibit.twin.headers == ["Step", "Rank", "Loss", "my_metric", "What the logs say"]
     assert exhibit.twin.rows[-1][-1] == "RuntimeError: nan"
+
+
+def test_the_board_marks_what_is_beyond_a_bad_limit_and_says_how_often_a_threshold_was_passed() -> None:
+    exhibit = drawn(demo.board())
+    assert "zero / all elements of the gradients 0.9" in exhibit.lead and "longest / all" not in exhibit.lead
+    root = parsed(exhibit.svg)
+    assert [marks(root, "measure", standing) for standing in ("bad", "between", "healthy")] == [1, 1, 0]
+    assert marks(root, "limit-mark") == 5
+    assert "3.96, 4 times the threshold" in [item.text for item in root.iter()]
+    bar = next(item for item in root.iter() if "measure" in (item.get("class") or ""))
+    mark = next(item for item in root.iter() if item.get("class") == "limit-mark")
+    assert float(bar.get("x", 0)) + float(bar.get("width", 0)) > float(mark.get("d", "M0 ").split()[0][1:])

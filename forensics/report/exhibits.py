@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from forensics.report import pictures
+from forensics.report.board_svg import board_exhibit
 from forensics.report.capture_svg import capture_exhibit
 from forensics.report.devices_svg import devices_exhibit
 from forensics.report.exhibit import Exhibit
@@ -25,6 +26,7 @@ _DRAWN_BY: dict[type, Callable[[Any, int], Exhibit | None]] = {
     pictures.WaitGraph: waits_exhibit,
     pictures.DeviceMap: devices_exhibit,
     pictures.LastSteps: steps_exhibit,
+    pictures.ThresholdBoard: board_exhibit,
 }
 
 

@@ -219,4 +219,34 @@ class DeviceMap:
     n_hidden: int = 0
 
 
-Picture = MemoryTimeline | SegmentMap | Provenance | CaptureWindow | GridView | WaitGraph | LastSteps | DeviceMap
+@dataclass(frozen=True)
+class Gauge:
+    """One measured value and what it is held against."""
+
+    subject: str  # what it is of: a finding's kind, or the job
+    quantity: str
+    value: float
+    marks: tuple[tuple[str, float], ...]  # ("threshold", …), or ("healthy", …) and ("bad", …)
+    how: str = ""  # "rank 0, median of 12 steps"
+    why: str = ""  # of the threshold
+
+
+@dataclass(frozen=True)
+class ThresholdBoard:
+    """What was measured against what rules and good practice allow."""
+
+    gauges: tuple[Gauge, ...]
+    n_hidden: int = 0
+
+
+Picture = (
+    MemoryTimeline
+    | SegmentMap
+    | Provenance
+    | CaptureWindow
+    | GridView
+    | WaitGraph
+    | LastSteps
+    | DeviceMap
+    | ThresholdBoard
+)

@@ -32,6 +32,7 @@ class Threshold:
     value: str
     unit: str
     why: str
+    measured: str = ""  # what the finding holds against it, where its row tells
 
 
 @dataclass(frozen=True)

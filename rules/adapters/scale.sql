@@ -16,11 +16,13 @@ references = ["https://arxiv.org/abs/2106.09685", "https://arxiv.org/abs/2312.03
 [thresholds.max_ratio]
 value = 4.0
 unit = "norm of scale * B @ A / norm of the weight"
+measured = "ratio"
 why = "low-rank adapters of a small transformer that learned the new text well added up to 2.8 times; at 4.8 the old and the new text both got worse (benchmarks/README.md). The method's paper reports 0.11 for GPT-3"
 
 [thresholds.grave_ratio]
 value = 20.0
 unit = "as max_ratio"
+measured = "ratio"
 why = "the weight is then less than a twentieth of the sum; in the same runs all that added more ended with both texts worse than the model without an adapter had them"
 
 [variant.files]

@@ -14,6 +14,7 @@ references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
 [thresholds.min_ratio]
 value = 0.5
 unit = "captured gradients that the optimizer does not find / captured gradients"
+measured = "n_lost / n_captured"
 why = "a few parameters may be left out by design; when it is most of them, the step does not train"
 
 [thresholds.min_samples]

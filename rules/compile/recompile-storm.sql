@@ -15,6 +15,7 @@ references = ["https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooti
 [thresholds.min_recompiles]
 value = 4
 unit = "recompilations of one function by one process"
+measured = "n_recompiles"
 why = "automatic dynamic shapes settle after one for each dimension that varies: batch, length, and the short last batch make three"
 
 [thresholds.many_recompiles]
@@ -25,6 +26,7 @@ why = "with the first compilation that is the default limit of eight, after whic
 [thresholds.long_ns]
 value = 60e9
 unit = "ns of recompilation of one function"
+measured = "total_ns"
 why = "a minute of every rank's time; a first compilation of a large model takes about as long"
 
 [variant.events]

@@ -19,6 +19,7 @@ references = [
 [thresholds.min_share]
 value = 0.25
 unit = "time of gathers and copies without computation / time of the trace, for high"
+measured = "share"
 why = "a tenth is usual for sharded training and hard to avoid; a quarter is a choice of batch, network or sharding"
 
 [thresholds.min_told_share]
@@ -29,6 +30,7 @@ why = "waits for a rank that is a little behind are in it"
 [thresholds.min_moves]
 value = 8
 unit = "gathers, scatters and copies"
+measured = "n"
 why = "fewer may be start-up"
 
 [variant.trace]

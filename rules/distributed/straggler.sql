@@ -31,6 +31,7 @@ why = "by chance each of n ranks is last in one of n"
 [thresholds.min_lost_ratio]
 value = 0.1
 unit = "time that the others waited for it / recorded time"
+measured = "share"
 why = "a tenth of time is what makes a finding high"
 
 [thresholds.min_unexplained_ratio]

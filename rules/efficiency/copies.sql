@@ -15,6 +15,7 @@ references = ["https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.h
 [thresholds.min_copy_ratio]
 value = 0.1
 unit = "time of copies that nothing else overlaps, or of pageable copies / time from the first to the last work"
+measured = "copy_ratio"
 why = "a tenth of the time is what makes a cost grave (severities in rules/README.md)"
 
 [thresholds.min_work]

@@ -16,6 +16,7 @@ references = ["https://hta.readthedocs.io/en/latest/source/features/comm_comp_ov
 [thresholds.min_exposed_ratio]
 value = 0.1
 unit = "time of collectives without computation / time from the first to the last work"
+measured = "exposed_ratio"
 why = "PyTorch's TensorBoard plug-in advises from a tenth of a step in communication on"
 
 [thresholds.min_work]

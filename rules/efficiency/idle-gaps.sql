@@ -17,6 +17,7 @@ references = ["https://docs.nvidia.com/nsight-systems/AnalysisGuide/index.html",
 [thresholds.min_idle_ratio]
 value = 0.5
 unit = "idle time / time from the first to the last work"
+measured = "idle_ratio"
 why = "both the expert system of Nsight Systems (gpu_time_util) and the advice of PyTorch's TensorBoard plug-in call a device under half busy poorly used"
 
 [thresholds.min_work]

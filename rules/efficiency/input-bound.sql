@@ -15,11 +15,13 @@ references = ["https://docs.pytorch.org/docs/stable/data.html#single-and-multi-p
 [thresholds.min_input_ratio]
 value = 0.1
 unit = "time in the loader / time"
+measured = "input_ratio"
 why = "PyTorch's TensorBoard plug-in advises from a twentieth on; a tenth of the time is what makes a cost grave (severities in rules/README.md)"
 
 [thresholds.min_steps]
 value = 3
 unit = "batches after the first"
+measured = "n_steps"
 why = "the first batch always waits, for workers to start and their queues to fill"
 
 [variant.trace]

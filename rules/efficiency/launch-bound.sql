@@ -16,11 +16,13 @@ references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
 [thresholds.min_launch_ratio]
 value = 0.1
 unit = "idle time for want of a launch / time from the first to the last work"
+measured = "launch_ratio"
 why = "a tenth of the time is what makes a cost grave (severities in rules/README.md)"
 
 [thresholds.min_gaps]
 value = 30
 unit = "gaps"
+measured = "n_gaps"
 why = "a stretch is launch-bound when it happens time and again; a handful of gaps are the start of a pass"
 
 [variant.trace]

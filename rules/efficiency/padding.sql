@@ -15,11 +15,13 @@ references = ["https://arxiv.org/abs/2107.02027", "https://huggingface.co/blog/p
 [thresholds.min_padding_ratio]
 value = 0.25
 unit = "padding tokens / all tokens"
+measured = "padding_ratio"
 why = "batches of like lengths stay below; Krell et al. (arXiv 2107.02027) find half of all tokens padding where sentences are padded to the maximum"
 
 [thresholds.min_steps]
 value = 5
 unit = "batches with counts"
+measured = "n_steps"
 why = "a single batch of one long and many short sequences says nothing of the others"
 
 [variant.metric]

@@ -15,6 +15,7 @@ references = ["https://hta.readthedocs.io/en/latest/source/features/augmented_co
 [thresholds.min_blocked_ratio]
 value = 0.1
 unit = "time of launches that met a full queue / time from the first to the last work"
+measured = "blocked_ratio"
 why = "a tenth of the time is what makes a cost grave (severities in rules/README.md)"
 
 [variant.trace]

@@ -15,11 +15,13 @@ references = ["https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.h
 [thresholds.min_sync_ratio]
 value = 0.1
 unit = "idle time after waits of the host / time from the first to the last work"
+measured = "sync_ratio"
 why = "a tenth of the time is what makes a cost grave (severities in rules/README.md)"
 
 [thresholds.min_gaps]
 value = 5
 unit = "gaps"
+measured = "n_gaps"
 why = "one wait at the end of each of a few passes is how steps are timed and losses printed"
 
 [variant.trace]

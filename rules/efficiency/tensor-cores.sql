@@ -16,6 +16,7 @@ references = ["https://docs.pytorch.org/docs/stable/generated/torch.set_float32_
 [thresholds.min_simt_ratio]
 value = 0.1
 unit = "time of such kernels / time in which any computation ran"
+measured = "simt_ratio"
 why = "a tenth of the time is what makes a cost grave (severities in rules/README.md)"
 
 [thresholds.min_work]

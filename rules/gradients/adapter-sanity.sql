@@ -13,11 +13,13 @@ causes = []
 [thresholds.max_norm]
 value = 100.0
 unit = "Frobenius norm of one adapter matrix"
+measured = "norm"
 why = "beyond it the adapter outweighs the layer that it adapts"
 
 [thresholds.min_norm]
 value = 1e-6
 unit = "Frobenius norm of one adapter matrix"
+measured = "norm"
 why = "below it the adapter does nothing; lora_B starts at zero, so only after the first sampled steps"
 
 [variant.tensors]

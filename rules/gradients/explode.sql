@@ -13,6 +13,7 @@ causes = [{ state = "gradient-invalid", of = "rank" }]
 [thresholds.factor]
 value = 10.0
 unit = "norm / 99th percentile of the run's own past, or norm / norm of the step before"
+measured = "growth"
 why = "single spikes of a few times the usual norm are common and clipped away"
 
 [thresholds.min_past]

@@ -20,6 +20,7 @@ why = "a branch that one batch does not take has no gradient in that step"
 [thresholds.min_share]
 value = 0.05
 unit = "parameters without a gradient / trainable parameters"
+measured = "n_cut / n_trainable"
 why = "a pooler or head that the task leaves unused is a few of hundreds, and common in healthy jobs: told, not judged"
 
 [variant.tensors]

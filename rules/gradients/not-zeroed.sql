@@ -19,6 +19,7 @@ why = "fewer cannot tell a line from a burst"
 [thresholds.min_growth]
 value = 5.0
 unit = "median norm of the last tenth / first norms"
+measured = "last_norm / first_norm"
 why = "warm-up and sharpening raise norms by less within one logged stretch"
 
 [thresholds.min_correlation]

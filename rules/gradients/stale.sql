@@ -15,6 +15,7 @@ causes = [{ state = "gradient-invalid", of = "rank" }]
 [thresholds.min_steps]
 value = 3
 unit = "consecutive steps with the same gradient norm"
+measured = "n_steps"
 why = "two equal norms can be a repeated log line; three with changing losses cannot come from new batches"
 
 [thresholds.min_digits]

@@ -19,6 +19,7 @@ why = "a scaler skips a step now and then, and a warm-up starts at a rate of zer
 [thresholds.min_share]
 value = 0.05
 unit = "parameters that stay the same / parameters with a gradient"
+measured = "n_still / n_parameters"
 why = "single parameters may sit at a bound or a minimum"
 
 [thresholds.min_logged]

@@ -14,16 +14,19 @@ requires = [{ state = "gradient-blocked", of = "rank" }]
 [thresholds.max_ratio]
 value = 1e-6
 unit = "gradient norm of a weight / largest of the step"
+measured = "ratio"
 why = "about ten units in the last place of float32; healthy networks, deep ones too, lie above 1e-4"
 
 [thresholds.min_weights]
 value = 3
 unit = "weights below the ratio"
+measured = "n_small"
 why = "a single one can be a parameter that the task hardly uses"
 
 [thresholds.min_samples]
 value = 2
 unit = "sampled steps"
+measured = "n_samples"
 why = "an adapter's first step has gradients of zero by design"
 
 [variant.tensors]

@@ -15,6 +15,7 @@ references = ["https://docs.nvidia.com/deploy/nvidia-smi/index.html"]
 [thresholds.min_busy_percent]
 value = 50
 unit = "% of time in which kernels ran, as nvidia-smi samples it"
+measured = "busy_percent"
 why = "an idle GPU lowers its clocks by itself and may show any reason; under half busy its clock hardly matters"
 
 [variant.sample]

@@ -17,11 +17,13 @@ references = ["https://docs.kernel.org/scheduler/sched-stats.html"]
 [thresholds.max_delay]
 value = 400e-6
 unit = "s on the run queue for each switch"
+measured = "delay / 1e9"
 why = "under 150 µs is healthy; above 400 µs a launch-bound thread loses more to waiting than to launching"
 
 [thresholds.min_share]
 value = 0.3
 unit = "time on the run queue / time, for high"
+measured = "share"
 why = "threads that sleep and wake on a shared host wait a tenth or two now and then"
 
 [thresholds.min_told_share]
@@ -32,6 +34,7 @@ why = "below a tenth it costs the job little"
 [thresholds.min_switches]
 value = 20
 unit = "switches"
+measured = "n"
 why = "fewer give no average"
 
 [thresholds.min_run_share]

@@ -33,6 +33,7 @@ says = "A process was killed with SIGKILL while the host's memory was nearly ful
 [thresholds.min_host_ratio]
 value = 0.9
 unit = "host memory in use / host memory, largest sample"
+measured = "host_ratio"
 why = "samples are seconds to minutes apart: the peak before a kill is higher than the largest that was seen"
 */
 -- variant: kernel

@@ -16,6 +16,7 @@ references = ["https://docs.pytorch.org/docs/stable/data.html#multi-process-data
 [thresholds.min_growth]
 value = 2
 unit = "memory of a worker in the last quarter of the record / in the first"
+measured = "last_bytes / first_bytes"
 why = "prefetched batches and imports settle within the first steps and seldom double what a worker holds"
 
 [thresholds.min_lasting]

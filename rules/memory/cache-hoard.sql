@@ -16,6 +16,7 @@ references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-manag
 [thresholds.max_needed_ratio]
 value = 0.3333
 unit = "most in use during the last steps / reserved bytes"
+measured = "needed_bytes / reserved_bytes"
 why = "evaluation often needs twice what a training step does and comes again; below a third of it is the cache of something else"
 
 [thresholds.max_spike_ratio]

@@ -16,6 +16,7 @@ references = ["https://docs.pytorch.org/docs/stable/torch_cuda_memory.html"]
 [thresholds.max_cached_ratio]
 value = 1.0
 unit = "cached free bytes / requested bytes"
+measured = "cached_bytes / requested_bytes"
 why = "from 1 on, cached bytes alone could have held the request and fragmentation has to be asked first"
 
 [thresholds.min_fill_ratio]

@@ -29,6 +29,7 @@ says = "That the retries ran inside the handler is read from the figures alone: 
 [thresholds.min_kept_ratio]
 value = 0.98
 unit = "bytes live at the retry's failure / bytes live at the first failure"
+measured = "again_bytes / allocated_bytes"
 why = "a pass that was let go gives back its activations, which are more than a fiftieth of what is live in training; parameters alone stay equal to the byte"
 
 [thresholds.min_repeats]

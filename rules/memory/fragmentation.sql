@@ -15,6 +15,7 @@ references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-manag
 [thresholds.min_free_ratio]
 value = 1.0
 unit = "free bytes / requested bytes"
+measured = "free_bytes / requested_bytes"
 why = "below 1 the device was simply full"
 
 [thresholds.max_log_fill_ratio]

@@ -16,6 +16,7 @@ references = ["https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-repo
 [thresholds.min_kept_ratio]
 value = 0.05
 unit = "bytes that stay turn after turn / live bytes at the end"
+measured = "kept_bytes / live_bytes"
 why = "statistics and counters that a job keeps are below a hundredth of its memory; below a twentieth the growth is not what matters"
 
 [thresholds.min_device_growth]

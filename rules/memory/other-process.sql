@@ -15,6 +15,7 @@ causes = [{ state = "device-full", of = "device" }]
 [thresholds.min_other_ratio]
 value = 0.1
 unit = "bytes of other processes / device capacity"
+measured = "other_bytes / capacity_bytes"
 why = "a CUDA context without data takes a few hundred MiB, below a tenth of the devices in use"
 
 [thresholds.min_gone_bytes]

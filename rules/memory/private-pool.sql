@@ -16,6 +16,7 @@ references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#graph-memory
 [thresholds.min_log_share]
 value = 0.25
 unit = "bytes in private pools / device capacity"
+measured = "private_bytes / capacity_bytes"
 why = "graphs of a few batch sizes take a tenth of a device; a quarter for them is worth asking about first"
 
 [variant.snapshot]

@@ -16,6 +16,7 @@ references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-m
 [thresholds.min_spare_ratio]
 value = 0.05
 unit = "bytes to spare / peak of reserved bytes"
+measured = "spare_bytes / peak_reserved_bytes"
 why = "what the context and the driver hold back differs by a few hundred MiB from start to start; less would not fit reliably"
 
 [thresholds.min_saving_ratio]

@@ -16,11 +16,13 @@ fix = "Look at the chart of the health score beside loss and gradient norm: it i
 [thresholds.min_steps]
 value = 3
 unit = "measured steps at the bad limit"
+measured = "n_bad"
 why = "first steps are often out of the ordinary"
 
 [thresholds.min_share]
 value = 0.5
 unit = "measured steps at the bad limit / measured steps"
+measured = "n_bad / n_steps"
 why = "less is a stretch of the run, which the chart shows"
 
 [variant.tensors]

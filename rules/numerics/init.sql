@@ -18,11 +18,13 @@ why = "Kaiming and Xavier give 0.6 to 1.5, a fixed 0.02 at most 2; embeddings, w
 [thresholds.min_share]
 value = 0.5
 unit = "matrices beyond the band / matrices"
+measured = "n_wide / n_weights"
 why = "single ones, such as embeddings and scales, lie outside by design"
 
 [thresholds.min_weights]
 value = 2
 unit = "matrices"
+measured = "n_wide"
 why = "a majority of one is none"
 
 [variant.tensors]

@@ -14,6 +14,7 @@ requires = [{ state = "gradient-invalid", of = "rank" }, { state = "value-nonfin
 [thresholds.min_times]
 value = 3.0
 unit = "scatter of the next 20 losses, and of all later ones, / scatter of the 40 before; medians of |loss - mean of its neighbours|"
+measured = "times"
 why = "medians over 20 random values differ by less than half; a batch nine times as small scatters three times as much"
 
 [thresholds.min_past]

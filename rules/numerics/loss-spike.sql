@@ -17,6 +17,7 @@ why = "losses of small batches scatter by three to five deviations"
 [thresholds.min_ratio]
 value = 3.0
 unit = "loss / median of the last 20, for a jump that comes back"
+measured = "loss / before"
 why = "a hard batch can double a loss"
 
 [thresholds.min_far_ratio]

@@ -14,11 +14,13 @@ references = ["https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling"]
 [thresholds.min_zero_ratio]
 value = 0.6
 unit = "elements of the gradient that are exactly zero / all"
+measured = "zero_ratio"
 why = "activations such as ReLU leave up to half of a weight's gradient zero"
 
 [thresholds.min_samples]
 value = 3
 unit = "sampled steps, in all of which it is so"
+measured = "n_samples"
 why = "an adapter's first gradients are zero by design"
 
 [variant.tensors]

@@ -13,6 +13,7 @@ causes = [{ state = "value-nonfinite", of = "rank" }]
 [thresholds.min_ratio]
 value = 0.5
 unit = "largest finite value / largest value of the type"
+measured = "ratio"
 why = "one doubling from the limit"
 
 [variant.tensors]

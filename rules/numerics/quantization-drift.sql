@@ -14,6 +14,7 @@ causes = []
 [thresholds.max_drift]
 value = 0.05
 unit = "|largest value - that of the reference| / that of the reference"
+measured = "drift"
 why = "int8 with one scale a matrix resolves a 254th of its largest value; layers that fit stay below two percent"
 
 [variant.operators]

@@ -15,11 +15,13 @@ requires = [{ state = "value-nonfinite", of = "rank" }]
 [thresholds.min_falls]
 value = 8
 unit = "reductions without a rise between"
+measured = "n_falls"
 why = "from 65536 a healthy fp16 run finds its scale within a few halvings"
 
 [thresholds.floor]
 value = 1.0
 unit = "loss scale"
+measured = "last_scale"
 why = "at a scale of 1 the gradients are those of the loss itself"
 
 [variant.metrics]

@@ -14,6 +14,7 @@ references = ["https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling"]
 [thresholds.min_steps]
 value = 5
 unit = "overflowing steps in a row at one scale"
+measured = "n_steps"
 why = "a hysteresis of 2 (DeepSpeed, Megatron) may hold the scale for one or two overflows"
 
 [variant.metrics]

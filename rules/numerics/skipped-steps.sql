@@ -13,11 +13,13 @@ requires = [{ state = "value-nonfinite", of = "rank" }, { state = "weights-unmov
 [thresholds.min_skipped]
 value = 6
 unit = "skipped steps"
+measured = "n_skipped"
 why = "from an initial scale of 65536 up to five halvings are usual"
 
 [thresholds.min_share]
 value = 0.05
 unit = "skipped / all steps"
+measured = "n_skipped / n_steps"
 why = "a scaler that grows every 2000 steps overflows once in as many"
 
 [variant.metrics]

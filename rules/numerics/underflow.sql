@@ -13,6 +13,7 @@ causes = [{ state = "gradient-blocked", of = "rank" }]
 [thresholds.smallest_normal]
 value = 6.104e-5
 unit = "largest absolute value of the gradient"
+measured = "absmax"
 why = "2^-14, below which float16 loses digits"
 
 [thresholds.max_zero_ratio]
@@ -23,6 +24,7 @@ why = "embeddings and ReLU layers stay below in dense models"
 [thresholds.min_share]
 value = 0.5
 unit = "such gradients / float16 gradients"
+measured = "n_small / n_tensors"
 why = "single layers may have small gradients in a healthy run"
 
 [variant.tensors]

@@ -17,6 +17,7 @@ references = ["https://docs.vllm.ai/en/latest/features/automatic_prefix_caching.
 [thresholds.min_ratio]
 value = 2.0
 unit = "P99 time per output token / median P99 of the service's first third"
+measured = "worst_ms / base_ms"
 why = "P99 of one service wanders by some ten percent between windows; twice is felt by every user"
 
 [thresholds.min_drop]
@@ -32,6 +33,7 @@ why = "where hardly anything was found before, a lower ratio costs hardly anythi
 [thresholds.min_windows]
 value = 2
 unit = "windows that are slow and miss more"
+measured = "n_slow"
 why = "a single one is as likely a pause of the host"
 
 [thresholds.min_per_window]
