@@ -140,8 +140,9 @@ def _culprit(root: Finding) -> tuple[tuple[str, str], ...]:
         ("host", "host"),
         ("device", "device"),
     ):
-        if root.facts.get(key) is not None:
-            rows.append((label, mask(str(root.facts[key]))))
+        value = root.facts.get(key)
+        if value is not None and mask(str(value)) not in [known for _, known in rows[-1:]]:
+            rows.append((label, mask(str(value))))
     if root.host and not any(label == "host" for label, _ in rows):
         rows.append(("host", root.host))
     if root.evidence:

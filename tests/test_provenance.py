@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import orjson
 import pytest
 from support import ROOT
@@ -234,3 +235,11 @@ def test_an_execution_trace_names_the_forward_of_each_run_of_that_function_by_it
     assert "loss_of (/srv/job/traced_anomaly.py:28)" in finding.message
     assert any(evidence.artifact == "et.json.gz" for evidence in finding.evidence)
     assert provenance(FIXTURES / "numerics-traced-anomaly-healthy" / "artifacts", tmp_path / "healthy") == []
+
+
+def test_remedies_are_of_causes_that_exist() -> None:
+    view = next(view for view in load_views() if "nonfinite_remedy" in view)
+    told = duckdb.sql(view[view.index("SELECT") :].rstrip("; \n")).fetchall()
+    assert {cause for cause, _ in told} <= set(KNOWN)
+    assert len({cause for cause, _ in told}) == len(told) > 15
+    assert all(remedy.endswith(".") for _, remedy in told)

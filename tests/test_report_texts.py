@@ -11,6 +11,7 @@ from test_report_page import HOSTILE, hostile_report
 
 from forensics.report import text
 from forensics.report.markdown import code, escape, fence, render_markdown
+from forensics.report.page import is_prose, parted
 from forensics.report.terminal import render_terminal
 from forensics.report.view import Report
 
@@ -147,3 +148,29 @@ def test_long_and_empty_reports_stay_readable() -> None:
     empty = Report("", "", "forensics", demo.view.VerdictView("not-established", "The folder is empty."))
     assert "0 artifacts" in render_terminal(empty)
     assert render_markdown(empty).startswith("## Cause not established: The folder is empty.")
+
+
+def test_what_is_to_be_read_is_wrapped_and_what_is_to_be_run_is_not() -> None:
+    read = (
+        "forensics checkpoint-collisions FOLDER lists all sources; with --write PATCH it writes a patch that keeps one."
+    )
+    assert is_prose(read) and is_prose("Set A=1 and run again.")
+    assert not is_prose("export A=1\npython train.py") and not is_prose("pip install -e .")
+    report = demo.root_cause()
+    long = dataclasses.replace(report, verdict=dataclasses.replace(report.verdict, fix=read))
+    assert max(map(len, render_terminal(long).split("\n"))) <= 100
+
+
+def test_consequences_of_one_kind_are_told_once_with_their_ranks() -> None:
+    report = demo.root_cause()
+    one = next(f for f in report.findings if f.role == "consequence")
+    same = tuple(dataclasses.replace(one, id=10 + rank, rank=rank, title="The connection broke") for rank in (3, 1, 0))
+    shown = render_terminal(dataclasses.replace(report, findings=(report.findings[0], *same)))
+    assert "  led to      The connection broke 3 times: ranks 0, 1, 3\n" in shown
+
+
+def test_a_long_sentence_is_parted_at_a_semicolon_into_heading_and_more() -> None:
+    assert parted("Rank 1 failed; it was short") == ("Rank 1 failed; it was short", "")
+    long = f"Tokens came late while {'x' * 60}; prompts to compute are {'y' * 60}; to the first token it went to 2 s"
+    assert parted(long) == (long.rpartition("; ")[0], "To the first token it went to 2 s.")
+    assert parted("z" * 400) == ("z" * 400, "")

@@ -33,6 +33,8 @@ MAX_ROWS = 300  # of a table
 MAX_MOMENTS = 200
 MAX_FACTS = 60
 GLANCE = 360  # characters
+HEADLINE = 170
+_A_SENTENCE = 8  # spaces: a line of so many words that ends in a stop is no command
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Share:
 @dataclass(frozen=True)
 class Page:
     report: Report
+    headline: str
+    more: str  # what the verdict's sentence says beyond it
     reason: str  # why nothing is established
     outline: Outline
     lead: FindingView | None  # the finding that the verdict rests on
@@ -106,10 +110,13 @@ def prepare(report: Report) -> Page:
     moments = bounded(report.timeline, MAX_MOMENTS)
     drawn, n_hidden = charts(report.series)
     missing = gaps(report.not_checked)
+    headline, more = parted(report.verdict.sentence)
     shown_at = excerpt(causes[0]) if len(causes) == 1 else None
     lead_exhibit, others = exhibits(report.pictures, causes[0].rule if causes else "")
     return Page(
         report=report,
+        headline=headline,
+        more=more,
         reason=unsaid_reason(report.verdict),
         outline=read,
         lead=causes[0] if causes else None,
@@ -148,6 +155,15 @@ def excerpt(finding: FindingView) -> EvidenceView | None:
     return replace(place, text=f"{body} {note}".rstrip())
 
 
+def parted(sentence: str) -> tuple[str, str]:
+    """A sentence too long for a heading in two, at a semicolon: what comes first is what matters most."""
+    at = sentence.rfind("; ", 0, HEADLINE)
+    if len(sentence) <= HEADLINE or at < HEADLINE // 4:
+        return sentence, ""
+    more = sentence[at + 2 :]
+    return sentence[:at], more[0].upper() + more[1:] + ("" if more.endswith(".") else ".")
+
+
 def unsaid_reason(verdict: VerdictView) -> str:
     """Why nothing is established, where the verdict's sentence does not say it already."""
     reason = verdict.not_established_reason
@@ -157,7 +173,8 @@ def unsaid_reason(verdict: VerdictView) -> str:
 def is_prose(value: str) -> bool:
     """Whether a fix is sentences to read; anything else is set like code, its line ends kept."""
     rows = [row for row in value.strip().split("\n", 40) if row.strip()]
-    sentence = bool(rows) and rows[0][0].isupper() and rows[-1].rstrip().endswith((".", ")"))
+    begins = bool(rows) and (rows[0][0].isupper() or (len(rows) == 1 and rows[0].count(" ") >= _A_SENTENCE))
+    sentence = begins and rows[-1].rstrip().endswith((".", ")"))
     return sentence and all(row[0].isalnum() or row[0] in "(\"'" for row in rows) and " " in rows[0]
 
 

@@ -12,6 +12,8 @@ from forensics.report.view import EvidenceView, FindingView, Report, VerdictView
 _STATUS = {"root-cause": "ROOT CAUSE", "independent": "INDEPENDENT CAUSES", "healthy": "HEALTHY"}
 _COLOURS = {"root-cause": "1;31", "independent": "1;31", "healthy": "1;32"}
 _LABEL = 12  # columns
+_MAX_KINDS = 4
+_BRIEF = 160
 
 
 def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -> str:
@@ -36,10 +38,8 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
     if verdict.fix:
         lines += pen.row("fix", verdict.fix) if is_prose(verdict.fix) else pen.rows("fix", verdict.fix)
     consequences = [f for f in report.findings if f.role == "consequence"]
-    if consequences:
-        more = f" (and {len(consequences) - 3:,} more)" if len(consequences) > 3 else ""
-        said = "; ".join(text.one_line(f.message, 120) for f in consequences[:3]) + more
-        lines += pen.row("led to" if causes else "symptoms", said)
+    for i, said in enumerate(_consequences(consequences)):
+        lines += pen.row("" if i else "led to" if causes else "symptoms", said)
     others = _others(report)
     if others:
         lines += pen.row("also", others)
@@ -80,13 +80,34 @@ def _causes(pen: _Pen, causes: list[FindingView], earliest: EvidenceView | None)
     return lines
 
 
+def _consequences(consequences: list[FindingView]) -> list[str]:
+    """Each kind once: by its message where it came once, else by its title with the ranks that it met."""
+    kinds: dict[str, list[FindingView]] = {}
+    for finding in consequences:
+        kinds.setdefault(finding.title, []).append(finding)
+    said = []
+    for title, met in list(kinds.items())[:_MAX_KINDS]:
+        ranks = sorted({f.rank for f in met if f.rank is not None})
+        whose = f": rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}" if ranks else ""
+        more = ", …" if len(ranks) > 8 else ""
+        said.append(_brief(met[0].message) if len(met) == 1 else f"{title} {len(met):,} times{whose}{more}")
+    more_kinds = len(kinds) - len(said)
+    return [*said, f"and {text.plural(more_kinds, 'more kind')}"] if more_kinds else said
+
+
+def _brief(message: str) -> str:
+    """A message in at most 160 characters, which is as much as two lines hold."""
+    shown = text.one_line(message, 10_000)
+    return shown if len(shown) <= _BRIEF else shown[: _BRIEF - 2].rstrip() + " …"
+
+
 def _others(report: Report) -> str:
     read = outline(report.findings)
     others = [branch.finding for group in read.groups if group.role == "other" for branch in group.branches]
     if not others:
         return ""
     more = f" (and {len(others) - 2:,} more)" if len(others) > 2 else ""
-    return "; ".join(f"{f.severity}: {text.one_line(f.message, 120)}" for f in others[:2]) + more
+    return "; ".join(f"{f.severity}: {_brief(f.message)}" for f in others[:2]) + more
 
 
 def _looked_at(report: Report) -> str:

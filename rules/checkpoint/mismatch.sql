@@ -36,10 +36,23 @@ SELECT
         || ' could not load a checkpoint into ' || coalesce(regexp_extract(e.message, 'state_dict for (\w+)', 1), 'the model')
         || CASE WHEN e.message LIKE '%Missing key%' THEN ': some missing, ' ELSE ': no missing, ' END
         || CASE WHEN e.message LIKE '%Unexpected key%' THEN 'some unexpected keys, ' ELSE 'no unexpected keys, ' END
-        || len(regexp_extract_all(e.message, 'size mismatch for')) || ' of another shape' AS told,
+        || len(regexp_extract_all(e.message, 'size mismatch for')) || ' of another shape'
+        || coalesce('; first missing is ' || nullif(regexp_extract(e.message, 'Missing key[^:]*: "([^"]{1,200})"', 1), ''), '')
+        || coalesce('; first unexpected is ' || nullif(regexp_extract(e.message, 'Unexpected key[^:]*: "([^"]{1,200})"', 1), ''), '')
+        || CASE WHEN e.other.name = '' THEN ''
+            ELSE '; ' || e.other.name || ' is (' || e.other.stored || ') in the file and (' || e.other.wanted || ') in the model' END AS told,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
     regexp_extract(e.message, 'state_dict for (\w+)', 1) AS key
-FROM log AS e
+FROM (
+    SELECT
+        *,
+        regexp_extract(
+            message,
+            'size mismatch for (\S{1,200}): copying a param with shape \D*([\d, ]*)\D+ from checkpoint, the shape in current model is \D*([\d, ]*)',
+            ['name', 'stored', 'wanted']
+        ) AS other
+    FROM log
+) AS e
 LEFT JOIN frame AS k ON k.id = e.stack_id
 LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
 WHERE e.class = 'ckpt.mismatch'

@@ -101,6 +101,7 @@ SELECT
         || CASE WHEN z.n_recorded < z.world_size THEN '; operators of ' || z.n_recorded || ' of ' || z.world_size || ' ranks are on record' ELSE '' END AS place,
     CASE WHEN z.kind = 'unrecorded'
         THEN 'Record the step again, whole (forensics_recorder), or run it under torch.autograd.set_detect_anomaly(True): the operator at fault is not on record. What is known begins at ' || z.op || '.'
+        ELSE (SELECT replace(m.remedy, 'OP', z.op) FROM nonfinite_remedy AS m WHERE m.cause = z.cause)
     END AS fix,
     z.op AS key,
     (
