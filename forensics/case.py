@@ -62,6 +62,7 @@ DERIVED_TABLES = (
     "device_time",
     "device_idle",
     "device_gap",
+    "critical_path",
     "launch_queue",
 )
 _TEXT_COLUMNS = {

@@ -1213,6 +1213,28 @@ COMMENT ON COLUMN launch_queue.n_launches IS 'Calls that launched work on it';
 COMMENT ON COLUMN launch_queue.n_blocked IS 'Calls made while 1024 earlier ones had not started';
 COMMENT ON COLUMN launch_queue.blocked_ns IS 'Duration of those calls, ns';
 
+CREATE TABLE critical_path (
+    artifact_id INTEGER NOT NULL,
+    row BIGINT,
+    proc_id INTEGER,
+    device INTEGER NOT NULL,
+    kind VARCHAR NOT NULL,
+    name_id UBIGINT,
+    n_stretches BIGINT NOT NULL,
+    total_ns BIGINT NOT NULL,
+    longest_ns BIGINT NOT NULL
+);
+COMMENT ON TABLE critical_path IS 'Derived: the chain of work and waits that decided when each device of each trace was done, from its first launch to its end. Stretches touch, so they add up to that time; what is not in here would not have ended anything sooner';
+COMMENT ON COLUMN critical_path.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN critical_path.row IS 'slice.row of the longest stretch: the work, or the call that launched the work after it; NULL not recorded';
+COMMENT ON COLUMN critical_path.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN critical_path.device IS 'Device index';
+COMMENT ON COLUMN critical_path.kind IS 'compute | communication | copy (of the device) | queue (between the end of work and the start of what was queued behind it) | launch (from the call to the start) | return (from the end of work to the end of the call that waited for it) | host | input (host in a data loader) | allocation (host allocating) | unknown (before work whose launch is not recorded)';
+COMMENT ON COLUMN critical_path.name_id IS 'string.id of the work''s name; NULL for all that is no work of the device';
+COMMENT ON COLUMN critical_path.n_stretches IS 'Number of stretches';
+COMMENT ON COLUMN critical_path.total_ns IS 'Their sum, ns';
+COMMENT ON COLUMN critical_path.longest_ns IS 'The longest of them, ns';
+
 CREATE TABLE outcome (
     proc_id INTEGER,
     attempt INTEGER NOT NULL,
@@ -1444,7 +1466,20 @@ COMMENT ON VIEW health_score IS 'Health of each step, 0 (bad) to 100 (healthy): 
 CREATE VIEW stored_tensor AS
 SELECT t.*, n.text AS name, s.text AS shape
 FROM checkpoint_tensor AS t JOIN string AS n ON n.id = t.name_id LEFT JOIN string AS s ON s.id = t.shape_id;
+CREATE VIEW slice_summary AS
+SELECT
+    s.artifact_id, s.proc_id, s.kind, s.device, n.text AS name,
+    count(*) AS n,
+    sum(s.dur_ns)::BIGINT AS total_ns,
+    sum(s.dur_ns) / sum(sum(s.dur_ns)) OVER (PARTITION BY s.artifact_id, s.kind) AS share_ratio,
+    avg(s.dur_ns) AS mean_ns, median(s.dur_ns) AS median_ns, min(s.dur_ns) AS min_ns, max(s.dur_ns) AS max_ns,
+    coalesce(stddev_samp(s.dur_ns), 0) AS stddev_ns,
+    sum(s.bytes)::BIGINT AS bytes
+FROM slice AS s JOIN string AS n ON n.id = s.name_id
+WHERE s.dur_ns IS NOT NULL
+GROUP BY s.artifact_id, s.proc_id, s.kind, s.device, n.text;
 COMMENT ON VIEW kernel IS 'Device kernels with their names';
+COMMENT ON VIEW slice_summary IS 'Kernels, copies, calls, operators and ranges by name: number, total, share of all of their kind in the artifact, mean, median, extremes, deviation (of a sample) and bytes, as nsys stats sums them up (cuda_gpu_kern_sum, cuda_api_sum, cuda_gpu_mem_time_sum, nvtx_sum, osrt_sum)';
 COMMENT ON VIEW device_work IS 'All that keeps a device busy: kernels, copies, fills, and launches of CUDA graphs as a whole; what is idle shows only against this';
 COMMENT ON VIEW cpu_op IS 'Host operators with their names';
 COMMENT ON VIEW runtime_call IS 'CUDA runtime and driver calls with their names';

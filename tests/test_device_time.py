@@ -15,6 +15,7 @@ from kineto_traces import op, trace
 from support import ARTIFACTS, needs_artifacts
 
 from forensics import resources
+from forensics.models.critical_path import derive_critical_paths
 from forensics.models.intervals import MAX_GAPS, derive_device_time
 from forensics.models.launch_queue import MAX_QUEUE, derive_launch_queues
 from forensics.pipeline import analyze
@@ -27,7 +28,7 @@ _CALLS = ("cudaStreamSynchronize", "cudaMalloc", "enumerate(DataLoader)#_SingleP
 def filled(slices: list[dict[str, Any]]) -> duckdb.DuckDBPyConnection:
     """A case with these slices, whose derived tables of device time are made."""
     con = _case()
-    for table in ("slice", "device_time", "device_idle", "device_gap", "launch_queue"):
+    for table in ("slice", "device_time", "device_idle", "device_gap", "launch_queue", "critical_path"):
         con.execute(f"DELETE FROM {table}")
     given = {c: [s.get(c) for s in slices] for c in ("row", "kind", "name", "ts_ns", "dur_ns", "launch_row")}
     given |= {c: [s.get(c) for s in slices] for c in ("device", "stream", "thread")}
@@ -37,6 +38,7 @@ def filled(slices: list[dict[str, Any]]) -> duckdb.DuckDBPyConnection:
         " FROM given AS g JOIN string AS s ON s.text = g.name"
     )
     derive_device_time(con)
+    derive_critical_paths(con)
     derive_launch_queues(con)
     return con
 

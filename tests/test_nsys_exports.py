@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import shlex
@@ -9,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import orjson
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +18,7 @@ from nsys_export import GLOBAL_PID, GLOBAL_TID, captured_job
 from support import ARTIFACTS, ROOT, MemorySink, needs_artifacts
 
 from forensics.artifact import Head, Source
+from forensics.assembly import assemble_case
 from forensics.discovery import discover
 from forensics.errors import ArtifactError, Unavailable
 from forensics.formats import formats, nsys_jsonlines, nsys_rep
@@ -270,3 +273,27 @@ def test_every_form_of_a_recording_is_analyzed_from_one_folder(tmp_path: Path) -
         a["format"] for a in report["artifacts"]
     }
     assert not report["findings"]
+
+
+def test_sums_of_a_case_are_those_of_nsys_stats_over_the_same_recording(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    shutil.copy(RECORDED / "report.sqlite.gz", tmp_path / "job")
+    assemble_case(ingest(discover(tmp_path / "job", tmp_path / "work"), tmp_path / "cache"), tmp_path / "case.duckdb")
+    figures = "n, total_ns, mean_ns, median_ns, min_ns, max_ns, stddev_ns, 100 * share_ratio"
+    with duckdb.connect(str(tmp_path / "case.duckdb"), read_only=True) as con:
+        rows = con.execute(f"SELECT kind, name, {figures} FROM slice_summary").fetchall()
+    ours = {(row[0] == "os_call", row[1]): row[2:] for row in rows}
+    n_compared = 0
+    for report, is_call, count in (("osrt_sum", True, "Num Calls"), ("nvtx_sum", False, "Instances")):
+        with (RECORDED / f"report_{report}.csv").open(newline="") as file:
+            for row in csv.DictReader(file):
+                name = row["Name"] if is_call else row["Range"]
+                if name.startswith("aten::"):  # nsys takes each number and shape for a range of its own
+                    continue
+                columns = [count, *(f"{one} (ns)" for one in ("Total Time", "Avg", "Med", "Min", "Max", "StdDev"))]
+                told = [float(row[column]) for column in columns]
+                assert ours[is_call, name][:7] == pytest.approx(told, abs=0.051), name
+                # Shares of ranges: nsys counts operators among them.
+                assert not is_call or ours[True, name][7] == pytest.approx(float(row["Time (%)"]), abs=0.051)
+                n_compared += 1
+    assert n_compared >= 20

@@ -11,6 +11,7 @@ from forensics.models.attempt_times import follow_attempts
 from forensics.models.attempts import split_attempts
 from forensics.models.captures import derive_captures
 from forensics.models.clocks import align_clocks
+from forensics.models.critical_path import derive_critical_paths
 from forensics.models.health import derive_health
 from forensics.models.intervals import derive_device_time
 from forensics.models.launch_queue import derive_launch_queues
@@ -38,5 +39,6 @@ DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     derive_health,
     derive_waits,
     derive_device_time,
+    derive_critical_paths,
     derive_launch_queues,
 )

@@ -47,6 +47,7 @@ SELECT
     coalesce(s.device, 0) AS device,
     s.stream,
     s.launch_row,
+    s.name_id,
     s.ts_ns AS from_ns,
     s.ts_ns + s.dur_ns AS to_ns,
     CASE
@@ -284,16 +285,21 @@ ORDER BY g.artifact_id, g.proc_id, g.device, g.to_ns - g.from_ns DESC, g.from_ns
 """
 
 
+def list_work_and_waits(con: duckdb.DuckDBPyConnection) -> None:
+    """Makes the temporary tables interval_work (of devices) and interval_wait (of the host); the caller drops them."""
+    communicates = " OR ".join(f"contains(lower(text), '{word}')" for word in _COMMUNICATION)
+    con.execute(_WORK.format(communicates=communicates))
+    con.execute(_WAITS)
+
+
 def derive_device_time(con: duckdb.DuckDBPyConnection) -> None:
     if not con.execute("SELECT count(*) FROM slice WHERE kind IN ('kernel', 'memcpy', 'memset', 'graph')").fetchall()[
         0
     ][0]:
         return
-    communicates = " OR ".join(f"contains(lower(text), '{word}')" for word in _COMMUNICATION)
-    con.execute(_WORK.format(communicates=communicates))
+    list_work_and_waits(con)
     con.execute(_STRETCHES)
     con.execute(_TIMES)
-    con.execute(_WAITS)
     con.execute(_GAPS, {"start_delay_ns": START_DELAY_NS, "launch_pause_ns": LAUNCH_PAUSE_NS})
     con.execute(_IDLE)
     con.execute(_LONGEST, {"max_gaps": MAX_GAPS})
