@@ -40,7 +40,7 @@ strength = "strong"
 */
 -- variant: runs
 WITH
-parted AS (
+paired AS (
     SELECT
         x.*,
         y.backend AS other_backend,
@@ -48,16 +48,29 @@ parted AS (
         y.folder AS other_folder,
         y.artifact_id AS other_artifact_id,
         y.row AS other_row,
-        y.line AS other_line
+        y.line AS other_line,
+        isfinite(x.value) <> isfinite(y.value)
+        OR (isfinite(x.value) AND abs(x.value - y.value) > $min_relative * greatest(abs(x.value), abs(y.value))) AS parts
     FROM training_run_of_backend AS x
     JOIN training_run_of_backend AS y
         ON y.command = x.command AND y.file = x.file AND y.step = x.step AND y.rank IS NOT DISTINCT FROM x.rank
     WHERE x.backend = 'eager' AND y.backend IN ('inductor', 'compiled', 'aot_eager', 'cudagraphs', 'onnxrt', 'tensorrt', 'openxla', 'tvm', 'ipex')
-      AND (
-          isfinite(x.value) <> isfinite(y.value)
-          OR (isfinite(x.value) AND abs(x.value - y.value) > $min_relative * greatest(abs(x.value), abs(y.value)))
-      )
-    QUALIFY row_number() OVER (ORDER BY x.step, x.artifact_id, x.row, y.artifact_id) = 1
+),
+parted AS (
+    SELECT * FROM paired WHERE parts
+    -- Where tracing alone makes the difference, that is what to tell.
+    QUALIFY row_number() OVER (ORDER BY step, other_backend <> 'aot_eager', artifact_id, row, other_artifact_id) = 1
+),
+traced AS (
+    -- Up to the step at which another backend parts, what tracing without generated code gave.
+    SELECT
+        q.command,
+        q.file,
+        bool_or(q.parts) AS parts
+    FROM paired AS q
+    JOIN parted AS p ON p.command = q.command AND p.file = q.file AND p.rank IS NOT DISTINCT FROM q.rank AND q.step <= p.step
+    WHERE q.other_backend = 'aot_eager' AND p.other_backend <> 'aot_eager'
+    GROUP BY q.command, q.file
 ),
 first_birth AS (
     SELECT
@@ -78,13 +91,19 @@ SELECT
     p.ts_ns,
     p.other_backend AS backend,
     'at step ' || p.step || ' the loss is ' || p.value || ' by eager and ' || p.other_value || ' by ' || p.other_backend AS what,
-    coalesce('; the first operator that is not finite, in one of them only, is ' || b.op, '') AS where_else,
+    coalesce('; the first operator that is not finite, in one of them only, is ' || b.op, '')
+        || CASE
+            WHEN p.other_backend = 'aot_eager' THEN '; no code is generated there, so tracing or the decomposition of operators makes the difference'
+            WHEN t.parts = false THEN '; aot_eager agrees with eager, so the code that is generated differs'
+            ELSE ''
+        END AS where_else,
     b.op,
     'high' AS severity,
     [{'artifact_id': p.other_artifact_id, 'row': p.other_row, 'line': p.other_line, 'note': 'the same step by the other backend'}] AS evidence
 FROM parted AS p
 LEFT JOIN first_birth AS b
     ON (starts_with(b.folder, p.folder || '/') OR starts_with(b.folder, p.other_folder || '/')) AND b.step = p.step
+LEFT JOIN traced AS t ON t.command = p.command AND t.file = p.file
 ORDER BY b.op
 LIMIT 1;
 -- variant: said
