@@ -225,9 +225,12 @@ WHERE g.held IS DISTINCT FROM f.held OR g.allocated IS DISTINCT FROM f.allocated
 ORDER BY 1, 3
 """
 
-_FINDING = """
-    SELECT rule, rank, min(step) AS step, arg_min(message, id) AS message, min(severity) AS severity
-    FROM {run}.finding GROUP BY rule, rank
+_SEVERITIES = "['critical', 'high', 'medium', 'info']"
+_FINDING = f"""
+    SELECT
+        rule, rank, min(step) AS step, arg_min(message, id) AS message,
+        arg_min(severity, list_position({_SEVERITIES}, severity)) AS severity
+    FROM {{run}}.finding GROUP BY rule, rank
 """
 FINDINGS = f"""
 {_both(_FINDING)}
@@ -238,7 +241,7 @@ FROM g FULL JOIN f ON f.rule = g.rule AND f.rank IS NOT DISTINCT FROM g.rank
 WHERE g.rule IS NULL OR f.rule IS NULL
 ORDER BY
     f.rule IS NULL,
-    list_position(['critical', 'high', 'medium', 'info'], coalesce(g.severity, f.severity)),
+    list_position({_SEVERITIES}, coalesce(g.severity, f.severity)),
     what,
     1
 """

@@ -10,6 +10,7 @@ import pytest
 from support import ROOT
 
 from forensics.assembly import assemble_case
+from forensics.case import create_case
 from forensics.cli import main
 from forensics.comparison import Comparison, compare
 from forensics.comparison_text import to_json, to_markdown, to_text
@@ -76,6 +77,38 @@ def test_a_run_that_ends_early_parts_at_the_step_it_did_not_do(compared: Compare
     found = compared({"metrics.jsonl": metrics([3.0, 2.0, 1.0])}, {"metrics.jsonl": metrics([3.0, 2.0])})
     assert found.first is not None
     assert (found.first.what, found.first.step, found.first.good, found.first.failed) == ("last step", 2, "2", "1")
+
+
+def test_findings_of_one_run_alone_are_told_those_of_the_failed_run_first_by_severity(tmp_path: Path) -> None:
+    of = {
+        "good": [("efficiency-copies", "high", 0, None, "copies"), ("memory-leak", "high", 0, 7, "grows")],
+        "failed": [
+            ("numerics-init", "info", 0, 1, "wide"), ("numerics-init", "medium", 0, 2, "wider"),
+            ("memory-leak", "high", 0, 9, "grows more"),
+            ("memory-leak", "high", 1, 8, "grows too"), ("host-oom", "critical", None, 12, "no memory left"),
+        ],
+    }  # fmt: skip
+    for run, findings in of.items():
+        con = create_case(tmp_path / f"{run}.duckdb")
+        con.executemany(
+            "INSERT INTO finding (id, rule, variant, severity, strength, rank, step, message, fingerprint)"
+            " VALUES (?, ?, 'v', ?, 'strong', ?, ?, ?, '')",
+            [(n, rule, severity, *rest) for n, (rule, severity, *rest) in enumerate(findings)],
+        )
+        con.execute("CHECKPOINT")
+        con.close()
+    found = compare(tmp_path / "good.duckdb", tmp_path / "failed.duckdb")
+    (section,) = [section for section in found.sections if section.name == "findings"]
+    # What both have on one rank is no difference, whatever its step and words.
+    assert [(d.what, d.rank, d.step, d.good, d.failed) for d in section.differences] == [
+        ("critical host-oom", None, 12, None, "no memory left"),
+        ("high memory-leak", 1, 8, None, "grows too"),
+        ("medium numerics-init", 0, 1, None, "wide"),
+        ("high efficiency-copies", 0, None, "copies", None),
+    ]
+    assert section.n_all == 4
+    assert found.first is None  # a finding says what a rule thinks of a run, not where the runs part
+    assert "FINDINGS" in to_text(found)
 
 
 def test_output_is_bounded_masked_and_escaped(compared: Compare) -> None:
