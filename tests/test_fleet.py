@@ -42,6 +42,44 @@ def test_the_same_fault_is_one_incident_whatever_rank_step_size_path_or_host_it_
     assert incident_of_error("E", "bad id 17") != incident_of_error("E", "bad name 17")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ERROR {}", "[rank3] {}", "[Rank 12] ERROR: {}", "12: ERROR {}", "3: {}", "[worker 3/8 | gpu 2] {}",
+        "rank 4: {}", "[ERROR] {}", "[local_rank=3] Error - {}", "[default5]: {}", "[1,3] {}",
+    ],
+)  # fmt: skip
+def test_an_unknown_error_is_one_incident_whoever_says_it_and_how(line: str) -> None:
+    said = "flange assembly failed: bad bolt on part 17"
+    assert incident_of_error("", line.format(said)) == incident_of_error("", said)
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("gone at 2026-11-02T10:00:00.5Z", "gone at 2026-12-12 11:00:00"),
+        ("gone on Nov 30 10:00:00", "gone on Wed Dec  2 11:00:00"),
+        ("run 3f2504e0-4f89-11d3-9a0c-0305e82c3301 lost", "run 9b2504e0-af89-41d3-8a0c-9995e82c3301 lost"),
+        ("commit a1b2c3d is bad", "commit 9f8e7d6 is bad"),
+        ("no file tmpab1_cdx", "no file tmpzz9_lkj"),
+    ],
+)
+def test_times_and_random_names_make_no_other_incident(here: str, there: str) -> None:
+    assert incident_of_error("", here) == incident_of_error("", there)
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("[Errno 28] write", "write"), ("[enforce fail at a.cpp:114] x", "x"), ("libx.so.12: not found", "not found"),
+        ("Error loading", "Error saving"), ("errors were met", "were met"), ("decade", "facade"),
+    ],
+)  # fmt: skip
+def test_what_tells_more_than_who_and_when_makes_another_incident(here: str, there: str) -> None:
+    assert incident_of_error("", here) != incident_of_error("", there)
+    assert incident_of_error("", "[" * 100_000 + "rank 1: " * 50_000)  # at once
+
+
 def test_incidents_are_new_known_regressed_or_resolved_by_the_batches_that_met_them(tmp_path: Path) -> None:
     # Batches without new jobs do not count: the numbers 3 and 5 are missing.
     seen = {"new": [8], "known": [7, 8], "regressed": [1, 8], "resolved": [1, 2], "lately": [6], "back soon": [4, 8]}
