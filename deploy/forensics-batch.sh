@@ -13,6 +13,7 @@ if command -v sacct >/dev/null; then
 fi
 [ -z "${FORENSICS_PODS:-}" ] || options+=(--pods "$FORENSICS_PODS")
 [ -z "${FORENSICS_ENGINE:-}" ] || options+=(--engine "$FORENSICS_ENGINE")
+[ -z "${FORENSICS_ALL:-}" ] || options+=(--all) # also jobs that ended well: they may have trained wrongly
 [ -z "${FORENSICS_WEBHOOK:-}" ] || options+=(--webhook "$FORENSICS_WEBHOOK")
 [ -z "${FORENSICS_SITE:-}" ] || options+=(--site "$FORENSICS_SITE")
 code=0

@@ -59,7 +59,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     make_job(folder / "jobs", "train-1")
     make_job(folder / "jobs", "train-2", code="0")
     outcome = run_batch(folder / "fleet", Plan([str(folder / "jobs")], workers=1))
-    assert (outcome.n_found, outcome.n_skipped, outcome.n_analyzed, outcome.put_aside) == (2, 1, 1, [])
+    assert (outcome.n_found, outcome.n_completed, outcome.n_analyzed, outcome.put_aside) == (2, 1, 1, [])
     return folder / "jobs", folder / "fleet"
 
 

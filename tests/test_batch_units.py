@@ -76,7 +76,7 @@ def test_alerts_ask_for_metrics_that_are_written(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     fleet = write_fleet(tmp_path, [make_row("a", "host-disk")])
     with closing(open_fleet(fleet)) as con:
-        write_metrics(fleet, con, "", 1.0)
+        write_metrics(fleet, con, "", 1.0, {"n_found": 3})
     written = (fleet.folder / "metrics.prom").read_text()
     (group,) = yaml.safe_load((DEPLOY / "prometheus-alerts.yaml").read_text())["groups"]
     for rule in group["rules"]:

@@ -221,11 +221,16 @@ def test_pages_link_every_job_once_and_no_page_grows_with_the_fleet(tmp_path: Pa
     rows = many_rows(PAGE_JOBS + 20)
     fleet = write_fleet(tmp_path, rows)
     with closing(open_fleet(fleet)) as con:
-        write_pages(fleet, con)
+        counts = {"run": 4, "n_found": 600, "n_analyzed": 520, "n_not_analyzed": 0, "n_completed": 80, "n_running": 0}
+        write_pages(fleet, con, (), counts)
     pages = [read_page(fleet.pages / f"jobs-{n}.html") for n in (1, 2)]
     reports = [href for page in pages for href in page.hrefs if href.endswith("report.html")]
     assert sorted(reports) == sorted(f"../{row['report']}" for row in rows if row["report"])
     assert pages[0].n_rows == PAGE_JOBS + 1
+    names = read_page(fleet.pages / "names-1.html")
+    assert sorted(h for h in names.hrefs if h.endswith("report.html")) == sorted(reports)
+    index = (fleet.folder / "index.html").read_text()
+    assert "80 jobs ended well by exit state and were not looked at" in index and "still running" not in index
     assert (fleet.folder / "index.html").stat().st_size < 200_000
     local = [h for h in read_page(fleet.folder / "index.html").hrefs if not h.startswith(("#", "jobs/"))]
     assert local and all((fleet.folder / href).is_file() for href in local)
@@ -237,11 +242,32 @@ def test_names_and_messages_of_jobs_cannot_leave_their_cell(tmp_path: Path) -> N
     fleet = write_fleet(tmp_path, rows)
     with closing(open_fleet(fleet)) as con:
         write_pages(fleet, con)
-        write_metrics(fleet, con, 'e"\n', 1.0)
+        write_metrics(fleet, con, 'e"\n', 1.0, {})
     for page in [fleet.folder / "index.html", *fleet.pages.glob("*.html")]:
         assert "<script>alert" not in page.read_text() and page.read_text().count("<script>") == 1
     for line in (fleet.folder / "metrics.prom").read_text().splitlines():
         assert re.fullmatch(r'#.*|[a-z_]+\{([a-z_]+="([^"\\\n]|\\.)*",?)+\} [-+.e0-9]+', line), line
+
+
+def test_the_metrics_are_what_a_parser_of_prometheus_reads(tmp_path: Path) -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    evil = 'a\\b "c"\nd'
+    fleet = write_fleet(tmp_path, [make_row("x", "host-disk", host=evil, code_version=evil), *many_rows(40)])
+    with closing(open_fleet(fleet)) as con:
+        write_metrics(fleet, con, "ed", 1.5, {"run": 3, "n_found": 50, "n_completed": 9})
+    text = (fleet.folder / "metrics.prom").read_text()
+    families = {family.name: family for family in parser.text_string_to_metric_families(text)}
+    assert all(f.type == "gauge" and f.documentation for f in families.values())
+    jobs = {s.labels["verdict"]: s.value for s in families["forensics_fleet_jobs"].samples}
+    assert sum(jobs.values()) == 41
+    assert evil in {s.labels["code_version"] for s in families["forensics_fleet_root_causes"].samples}
+    assert {s.labels["what"]: s.value for s in families["forensics_batch_jobs"].samples} == {
+        "found": 50,
+        "completed": 9,
+    }
+    assert all(s.labels["version"] for family in families.values() for s in family.samples)
+    told = [(s.name, tuple(sorted(s.labels.items()))) for family in families.values() for s in family.samples]
+    assert len(told) == len(set(told))  # the collector refuses a file with a series twice
 
 
 def test_the_gate_names_what_failed_and_counts_only_the_last_batch(tmp_path: Path) -> None:

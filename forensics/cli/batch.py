@@ -54,8 +54,8 @@ def batch(
     pods
         What `kubectl get pods -o json` printed. May be given several times.
     all
-        Jobs too that are known to have completed; otherwise those that failed, or of which nothing tells how they
-        ended.
+        Jobs too that are known to have completed: one that ends with 0 may have trained wrongly. Otherwise those that
+        failed, or of which nothing tells how they ended.
     engine
         local, dask://HOST:PORT, or dask:///PATH of a scheduler file.
     workers
@@ -129,9 +129,15 @@ def _print(outcome: Outcome, out: Path) -> None:
     print(
         f"Run {outcome.run}: {outcome.n_found} jobs found, {outcome.n_analyzed} analyzed, {standing} as before", end=""
     )
-    print(f", {outcome.n_skipped} completed or running" if outcome.n_skipped else "", end="")
     print(f", {len(outcome.put_aside)} not analyzed" if outcome.put_aside else "", end="")
     print(f" in {outcome.seconds:.1f} s")
+    if outcome.n_completed:
+        print(
+            f"  {outcome.n_completed} left out that ended well by their exit state;"
+            " --all looks at them too, as such a job may have trained wrongly"
+        )
+    if outcome.n_running:
+        print(f"  {outcome.n_running} left out that still run")
     for name, reason in outcome.put_aside[:_SHOWN]:
         print(f"  not analyzed: {name}: {reason}")
     if len(outcome.put_aside) > _SHOWN:

@@ -24,7 +24,7 @@ from forensics.fleet.lock import locked
 from forensics.fleet.pages import write_pages
 from forensics.fleet.publish import check_webhook, payload, send, write_metrics
 from forensics.fleet.rows import write_row
-from forensics.fleet.schedulers import read_pods, read_sacct
+from forensics.fleet.schedulers import RUNNING, read_pods, read_sacct
 from forensics.fleet.warehouse import open_fleet, pack
 from forensics.leftovers import remove_leftovers
 from forensics.library import load_rules
@@ -86,7 +86,8 @@ class Outcome:
 
     run: int = 0
     n_found: int = 0
-    n_skipped: int = 0  # known to have completed, or running
+    n_completed: int = 0  # left out: they ended well by their exit state
+    n_running: int = 0  # left out too
     n_standing: int = 0  # nothing changed
     n_unchanged: int = 0  # touched, but with the content of before
     n_analyzed: int = 0
@@ -113,18 +114,20 @@ def run_batch(folder: Path, plan: Plan, on_result: Callable[[int, int, Result], 
         said = [one for path in plan.sacct for one in read_sacct(path)]
         said += [one for path in plan.pods for one in read_pods(path)]
         found = find_jobs(plan.roots, plan.listed, said, leave_out=fleet.folder)
-        outcome = _counted(found, chosen(found.jobs, every=plan.every))
+        jobs = chosen(found.jobs, every=plan.every)
+        outcome = _counted(found, jobs)
         program = edition_of(plan.rules, plan.configuration)
         with Journal(fleet.journal) as journal:
             outcome.run = journal.begin_run(program, time.time_ns())
-            _Work(fleet, plan, journal, program, outcome, on_result).do(chosen(found.jobs, every=plan.every))
+            _Work(fleet, plan, journal, program, outcome, on_result).do(jobs)
         _finish(fleet, plan, program, outcome, start)
     return outcome
 
 
 def _counted(found: Found, wanted: Sequence[Job]) -> Outcome:
     outcome = Outcome(n_found=len(found.jobs), n_without=len(found.without), n_loose=len(found.loose))
-    outcome.n_skipped = len(found.jobs) - len(wanted)
+    outcome.n_running = sum(job.state == RUNNING for job in found.jobs)
+    outcome.n_completed = len(found.jobs) - len(wanted) - outcome.n_running
     return outcome
 
 
@@ -298,15 +301,17 @@ def _finish(fleet: Fleet, plan: Plan, program: str, outcome: Outcome, start: flo
     pack(fleet)
     with closing(open_fleet(fleet)) as con:
         write_drift(fleet, con)
+    counts = {
+        "run": outcome.run,
+        "n_found": outcome.n_found,
+        "n_analyzed": outcome.n_analyzed,
+        "n_not_analyzed": len(outcome.put_aside),
+        "n_completed": outcome.n_completed,
+        "n_running": outcome.n_running,
+    }
     with closing(open_fleet(fleet)) as con:
-        write_pages(fleet, con, plan.rules)
+        write_pages(fleet, con, plan.rules, counts)
         outcome.seconds = time.monotonic() - start
-        write_metrics(fleet, con, program, outcome.seconds)
+        write_metrics(fleet, con, program, outcome.seconds, counts)
         if plan.webhook:
-            counts = {
-                "run": outcome.run,
-                "n_found": outcome.n_found,
-                "n_analyzed": outcome.n_analyzed,
-                "n_not_analyzed": len(outcome.put_aside),
-            }
             outcome.webhook_fault = send(plan.webhook, payload(con, plan.site, counts))

@@ -1,4 +1,4 @@
-"""The fleet as static pages: an index, all jobs in pages of 500, one page per incident and per rule that was found.
+"""The fleet as static pages: an index, all jobs by time and by name, one page per incident and per rule that was found.
 
 Same style sheet and macros as a report; pages ask for nothing from any network and read without scripts.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from forensics.report import text
 from forensics.report.html import asset, block, content_policy, line, link
 from forensics.resources import resource_folder
 
-PAGE_JOBS = 500
+PAGE_JOBS, PAGE_NAMES = 500, 2000
 _SHOWN = {
     "open": 15,
     "incidents": 60,
@@ -55,8 +55,10 @@ class Bar:
     title: str
 
 
-def write_pages(fleet: Fleet, con: duckdb.DuckDBPyConnection, rules: Sequence[Path] = ()) -> None:
-    """Writes index.html, pages/ and rules/; each file is replaced as a whole."""
+def write_pages(
+    fleet: Fleet, con: duckdb.DuckDBPyConnection, rules: Sequence[Path] = (), counts: Mapping[str, int] | None = None
+) -> None:
+    """Writes index.html, pages/ and rules/; each file is replaced as a whole. `counts`: of the batch just done."""
     fleet.pages.mkdir(exist_ok=True)
     con.execute("CREATE TEMP TABLE shown_job AS SELECT * FROM job")
     con.execute("CREATE TEMP TABLE shown_incident AS SELECT * FROM incident")
@@ -64,7 +66,8 @@ def write_pages(fleet: Fleet, con: duckdb.DuckDBPyConnection, rules: Sequence[Pa
     n_jobs = rows_of(con, "SELECT count(*) AS n FROM shown_job")[0]["n"]
     n_pages = math.ceil(n_jobs / PAGE_JOBS)
     known = _write_rules(fleet, con, rules)
-    _write(fleet.folder / "index.html", "fleet_index.html.j2", **_index(con, n_jobs, n_pages), known_rules=known, up="")
+    told = {**_index(con, n_jobs, n_pages), "names": _write_names(fleet, con), "batch": counts, "known_rules": known}
+    _write(fleet.folder / "index.html", "fleet_index.html.j2", **told, up="")
     for number in range(1, n_pages + 1):
         jobs = rows_of(
             con,
@@ -74,9 +77,28 @@ def write_pages(fleet: Fleet, con: duckdb.DuckDBPyConnection, rules: Sequence[Pa
         told = {"jobs": jobs, "number": number, "n_pages": n_pages, "n_jobs": n_jobs, "known_rules": known, "up": "../"}
         _write(fleet.pages / f"jobs-{number}.html", "fleet_jobs.html.j2", **told)
     _write_incidents(fleet, con, known)
-    for path in fleet.pages.glob("jobs-*.html"):
-        if path.stem.removeprefix("jobs-").isdecimal() and int(path.stem.removeprefix("jobs-")) > n_pages:
+    _remove_after(fleet, "jobs", n_pages)
+
+
+def _remove_after(fleet: Fleet, kind: str, last: int) -> None:
+    """Pages that a larger fleet had."""
+    for path in fleet.pages.glob(f"{kind}-*.html"):
+        number = path.stem.removeprefix(f"{kind}-")
+        if number.isdecimal() and int(number) > last:
             path.unlink()
+
+
+def _write_names(fleet: Fleet, con: duckdb.DuckDBPyConnection) -> list[tuple[str, str]]:
+    """Pages of names, where the browser's own search finds a job; the first and last name on each."""
+    jobs = rows_of(con, "SELECT job, name, status, verdict, rule, ended_ns, report FROM shown_job ORDER BY name, job")
+    parts = [jobs[first : first + PAGE_NAMES] for first in range(0, len(jobs), PAGE_NAMES)]
+    spans = [(part[0]["name"], part[-1]["name"]) for part in parts]
+    for number, part in enumerate(parts, 1):
+        _write(
+            fleet.pages / f"names-{number}.html", "fleet_names.html.j2", jobs=part, number=number, spans=spans, up="../"
+        )
+    _remove_after(fleet, "names", len(parts))
+    return spans
 
 
 def _index(con: duckdb.DuckDBPyConnection, n_jobs: int, n_pages: int) -> dict[str, Any]:
@@ -110,12 +132,13 @@ def _index(con: duckdb.DuckDBPyConnection, n_jobs: int, n_pages: int) -> dict[st
         "chart": _chart(con),
         "hosts": rows_of(
             con,
-            "SELECT * FROM host WHERE n_roots > 0 ORDER BY n_faults > 1 DESC, score DESC, n_roots DESC, host LIMIT ?",
+            "SELECT * FROM host WHERE n_faults > 0 OR n_roots > 1"
+            " ORDER BY n_faults > 1 DESC, score DESC, n_roots DESC, host LIMIT ?",
             [_SHOWN["hosts"]],
         ),
         "gpus": rows_of(
             con,
-            "SELECT * FROM gpu WHERE n_roots > 0"
+            "SELECT * FROM gpu WHERE n_faults > 0 OR n_roots > 1"
             " ORDER BY n_faults > 1 DESC, score DESC, n_roots DESC, host, device LIMIT ?",
             [_SHOWN["gpus"]],
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from typing import Any
 
 import duckdb
@@ -20,10 +21,17 @@ _MOST_SERIES = 500  # of one metric
 _MOST_INCIDENTS = 50
 
 
-def write_metrics(fleet: Fleet, con: duckdb.DuckDBPyConnection, program: str, seconds: float) -> None:
-    """metrics.prom, for the node exporter's textfile collector; every figure carries the version that made it."""
+def write_metrics(
+    fleet: Fleet, con: duckdb.DuckDBPyConnection, program: str, seconds: float, counts: Mapping[str, int]
+) -> None:
+    """metrics.prom, for the node exporter's textfile collector; every figure carries the version that made it.
+
+    `counts`: of the last batch, by what became of jobs.
+    """
     lines: list[str] = []
-    for name, meaning, rows in _families(con, program, seconds):
+    told = [{"what": name.removeprefix("n_"), "value": n} for name, n in counts.items() if name.startswith("n_")]
+    batch = ("forensics_batch_jobs", "Jobs of the last batch; completed and running ones were left out", told)
+    for name, meaning, rows in (*_families(con, program, seconds), batch):
         lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
         for row in rows[:_MOST_SERIES]:
             labels = {**{key: value for key, value in row.items() if key != "value"}, "version": __version__}
@@ -143,6 +151,6 @@ def send(url: str, told: Mapping[str, Any]) -> str:
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
             answer.read(1)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         return f"{type(error).__name__}: {error}"
     return ""
