@@ -4,10 +4,11 @@ severity = "critical"
 scope = "job"
 proves = """
 Of the ranks that failed, this one's own error (not a timeout and not a lost connection) carries the earliest time; the
-others failed after it or only waited for it."""
+others failed after it or only waited for it. The first row of torchrun's table, its "first observed failure", is held
+against that order: it goes by when each process's error file was written, to the second."""
 cannot_prove = """
 Why it failed beyond what its own error says. Where clocks of hosts differ by more than the gap, the order is open."""
-message = "{who} failed first{at_step}: {error}"
+message = "{who} failed first{at_step}: {error}{launcher}"
 fix = "Start with this rank's own traceback; what the other ranks print is its echo."
 causes = [{ state = "rank-gone", of = "rank" }]
 requires = [{ state = "rank-failed", of = "rank" }]
@@ -76,6 +77,27 @@ lead AS (
     JOIN failed_rank AS o ON o.attempt IS NOT DISTINCT FROM f.attempt AND o.failed_rank <> f.failed_rank
     WHERE NOT f.only_echoes
     GROUP BY f.attempt, f.failed_rank, f.own_ns
+),
+-- What launchers call the first failure, each of its own node; and what the ranks' own words say of it.
+launcher AS (
+    SELECT
+        l.attempt,
+        l.failed_rank,
+        CASE
+            WHEN bool_or(n.named_rank = l.failed_rank) THEN '; torchrun''s first row names it too'
+            ELSE '; torchrun''s first row names rank ' || min(n.named_rank)
+                || CASE
+                    WHEN bool_and(f.only_echoes) THEN ', which only waited for another or lost its connection'
+                    WHEN l.lead_ns >= $min_lead_ms * 1000000 THEN ', whose own error is later by the clocks'
+                    ELSE ''
+                END
+        END AS said,
+        list({ 'artifact_id': n.artifact_id, 'row': n.row, 'line': n.line, 'note': 'torchrun''s first row: rank ' || n.named_rank } ORDER BY n.artifact_id, n.row)[:4] AS evidence
+    FROM lead AS l
+    JOIN (SELECT *, CAST(fields ->> 'rank' AS INTEGER) AS named_rank FROM log WHERE signature = 'torchrun-root-cause') AS n
+        ON n.attempt IS NOT DISTINCT FROM l.attempt AND n.named_rank IS NOT NULL
+    LEFT JOIN failed_rank AS f ON f.attempt IS NOT DISTINCT FROM l.attempt AND f.failed_rank = n.named_rank
+    GROUP BY l.attempt, l.failed_rank, l.lead_ns
 )
 SELECT
     e.artifact_id,
@@ -86,11 +108,16 @@ SELECT
     e.ts_ns,
     e.line,
     left(e.error, 300) AS error,
+    e.source <> 'torchrun' AND coalesce(e.fields ->> 'via', '') <> 'torchrun' AS is_own,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
     l.n_others AS n_other_failed_ranks,
+    -- Against itself torchrun's table is no check.
+    CASE WHEN is_own THEN coalesce(w.said, '') ELSE '' END AS launcher,
+    CASE WHEN is_own THEN w.evidence END AS evidence,
     coalesce(e.exception, e.signature) AS key
 FROM lead AS l
 JOIN failure AS e ON e.attempt IS NOT DISTINCT FROM l.attempt AND e.failed_rank = l.failed_rank AND NOT e.is_echo
+LEFT JOIN launcher AS w ON w.attempt IS NOT DISTINCT FROM l.attempt AND w.failed_rank = l.failed_rank
 LEFT JOIN frame AS k ON k.id = e.stack_id
 LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
 WHERE (l.lead_ns >= $min_lead_ms * 1000000 OR l.others_only_echo)
