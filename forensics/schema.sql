@@ -576,6 +576,7 @@ CREATE TABLE tensor (
     norm DOUBLE,
     std DOUBLE,
     zero_ratio DOUBLE,
+    subnormal_ratio DOUBLE,
     checksum UBIGINT
 );
 COMMENT ON TABLE tensor IS 'Tensors of runs, checkpoints and adapters, with their statistics where these were recorded';
@@ -599,6 +600,7 @@ COMMENT ON COLUMN tensor.n_inf IS 'Number of infinite elements';
 COMMENT ON COLUMN tensor.norm IS 'Euclidean norm of the finite elements';
 COMMENT ON COLUMN tensor.std IS 'Standard deviation of the finite elements';
 COMMENT ON COLUMN tensor.zero_ratio IS 'Share of elements that are zero';
+COMMENT ON COLUMN tensor.subnormal_ratio IS 'Share of elements of float16 that are not zero and below 2^-14, its smallest normal number; NULL for other types';
 COMMENT ON COLUMN tensor.role IS 'input | output | parameter | gradient | missing-gradient | captured-gradient (its address when the capture of a CUDA graph ended) | bucket (a gradient before reduction) | placement (where a tensor lies) | buffer | attribute (held by a module, not registered) | optimizer | saved (for backward) | checkpoint | adapter';
 COMMENT ON COLUMN tensor.name_id IS 'string.id of the parameter, module or checkpoint key';
 COMMENT ON COLUMN tensor.node_id IS 'node.node_id that has it as input or output';

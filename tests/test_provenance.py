@@ -1,13 +1,12 @@
 """Births of non-finite values on jobs that really ran: operator, place, direction, step, rank and class of the cause.
 
-The labels of the fixtures say what was seen in the program; CAUSES says the class that the program's fault belongs to.
+The labels of the fixtures (`culprit_…`) say what is true of the program.
 With the recorders' graphs the birth is exact; without them less is claimed, and nothing wrong.
 """
 
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,100 +16,59 @@ import orjson
 import pytest
 from support import ROOT
 
-from forensics.assembly import assemble_case
-from forensics.case import open_for_rules
-from forensics.citations import Citations
-from forensics.discovery import discover
-from forensics.engine import judge
-from forensics.finding import Finding
-from forensics.ingest import ingest
-from forensics.library import load_rules, load_views
 from forensics.models.autograd_graph import Operand, Operator
 from forensics.models.nonfinite_causes import CAUSES as KNOWN
 from forensics.models.nonfinite_causes import classify
 
+births = pytest.importorskip("benchmarks.provenance")
+provenance = births.findings
+LABELS = births.labels()
 FIXTURES = ROOT / "fixtures"
-# Fixture: class of the cause, direction, and the module in which the operator ran (None: outside of any).
-CAUSES: dict[str, tuple[str, str, str | None]] = {
-    "compile-backend-differs": ("overflow", "forward", None),
-    "distributed-nan-on-one-rank": ("zero-count", "forward", None),
-    "numerics-bad-batch": ("bad-data", "forward", "0"),
-    "numerics-collapsing-scale": ("root-derivative", "backward", None),
-    "numerics-eps-underflow": ("eps-underflow", "forward", None),
-    "numerics-exp-overflow": ("overflow", "forward", None),
-    "numerics-half-overflow": ("overflow", "forward", None),
-    "numerics-log-of-zero": ("log-of-zero", "forward", None),
-    "numerics-masked-row": ("all-masked-softmax", "forward", None),
-    "numerics-no-valid-tokens": ("no-valid-targets", "forward", None),
-    "numerics-sqrt-backward": ("root-derivative", "backward", None),
-    "numerics-zero-over-zero": ("zero-over-zero", "forward", None),
-    "numerics-zero-tokens": ("zero-count", "forward", None),
-    "step-217": ("log-of-zero", "forward", "loss"),
-    # Written after the rules, out of public reports.
-    "numerics-half-coupling": ("overflow", "forward", None),
-    "numerics-half-feed-forward": ("overflow", "forward", "wo"),
-    "numerics-hidden-nan": ("log-of-zero", "forward", None),
-    "numerics-last-sample": ("single-sample", "forward", None),
-    "numerics-power-of-half": ("root-derivative", "backward", None),
-    "numerics-same-rotation": ("bound-derivative", "backward", None),
-    "numerics-two-masks": ("finfo-mask", "forward", None),
-}
-RECORDED = ("operators.jsonl", "gradients.jsonl", "buckets.jsonl", "tensor_stats*.jsonl", "forward_step*.jsonl")
 
 
-def provenance(artifacts: Path, work: Path) -> list[Finding]:
-    found = discover(artifacts, work / "unpacked")
-    path = work / "case.duckdb"
-    assemble_case(ingest(found, work / "cache"), path)
-    rules = [rule for rule in load_rules() if rule.id == "numerics-nan-provenance"]
-    con = open_for_rules(path)
-    try:
-        judgement = judge(con, rules, load_views(), Citations(con, [item.source for item in found]))
-    finally:
-        con.close()
-    assert [run.reason for run in judgement.runs if run.outcome == "failed"] == []
-    return sorted(judgement.findings, key=lambda finding: (finding.step is None, finding.step))
+def test_enough_programs_say_where_their_first_nonfinite_value_is_born() -> None:
+    assert len(LABELS) >= 23
+    assert {label["culprit_cause"] for label in LABELS.values()} <= set(KNOWN)
 
 
-def label(name: str) -> dict[str, Any]:
-    return tomllib.loads((FIXTURES / name / "expected.toml").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("name", CAUSES)
+@pytest.mark.parametrize("name", LABELS)
 def test_the_birth_of_a_real_job_is_exact(name: str, tmp_path: Path) -> None:
-    cause, phase, module = CAUSES[name]
-    expected = label(name)
     finding = provenance(FIXTURES / name / "artifacts", tmp_path)[0]
-    facts = finding.facts
-    assert (finding.rank or 0, finding.step) == (expected.get("culprit_rank", 0), expected["culprit_step"])
-    if "culprit_op" in expected:
-        assert expected["culprit_op"].lower().removesuffix("backward0") in str(facts["op"]).lower()
-    assert (facts["cause"], facts["phase"], facts.get("module")) == (cause, phase, module)
-    assert KNOWN[cause] in finding.message
+    assert [part for part, right in births.agrees(LABELS[name], finding).items() if not right] == []
+    assert KNOWN[LABELS[name]["culprit_cause"]] in finding.message
     assert finding.strength == "proof"
 
 
-@pytest.mark.parametrize("name", CAUSES)
+@pytest.mark.parametrize("name", LABELS)
 def test_without_the_recorders_graphs_no_birth_is_claimed(name: str, tmp_path: Path) -> None:
-    copy = tmp_path / "artifacts"
-    shutil.copytree(FIXTURES / name / "artifacts", copy)
-    for pattern in RECORDED:
-        for path in copy.rglob(pattern):
-            path.unlink()
-    expected = label(name)
-    for finding in provenance(copy, tmp_path):
-        assert finding.strength != "proof"
-        assert "cause" not in finding.facts
-        op = str(finding.facts.get("op", "an operator"))
-        # Only anomaly mode names an operator, and that of the backward.
-        assert op.startswith("an operator") or (finding.variant == "anomaly" and "Backward" in op)
-        if finding.variant == "metrics":
-            assert finding.step is None or finding.step >= expected["culprit_step"]
+    with births.without_recordings(name) as bare:
+        assert births.wrong_births(LABELS[name], provenance(bare, tmp_path)) == []
 
 
-@pytest.mark.parametrize("name", CAUSES)
+@pytest.mark.parametrize("name", LABELS)
 def test_healthy_twins_have_no_harmful_birth(name: str, tmp_path: Path) -> None:
     assert provenance(FIXTURES / f"{name}-healthy" / "artifacts", tmp_path) == []
+
+
+def test_two_births_of_one_step_are_told_apart(tmp_path: Path) -> None:
+    finding = provenance(FIXTURES / "numerics-two-losses" / "artifacts", tmp_path)[0]
+    assert finding.facts["op"] == "aten::div"
+    others = [evidence.note for evidence in finding.evidence if "another birth" in evidence.note]
+    assert others == ["another birth: aten::log, it took the logarithm of zero"]
+
+
+def test_a_masked_row_whose_scores_are_not_on_record_is_no_proof(tmp_path: Path) -> None:
+    copy = tmp_path / "artifacts"
+    shutil.copytree(FIXTURES / "numerics-masked-row" / "artifacts", copy)
+    recording = next(copy.rglob("operators.jsonl"))
+    lines = recording.read_text().splitlines(keepends=True)
+    recording.write_text("".join(line for line in lines if not is_operand_of_softmax(orjson.loads(line))))
+    finding = provenance(copy, tmp_path)[0]
+    assert (finding.strength, finding.facts["cause"]) == ("indication", "unknown-operands")
+
+
+def is_operand_of_softmax(row: dict[str, Any]) -> bool:
+    return (row.get("op"), row.get("role")) == ("aten::_softmax", "input")
 
 
 def is_birth_of_log(row: dict[str, Any]) -> bool:
@@ -215,15 +173,20 @@ def test_a_branch_that_where_did_not_take_is_known_by_the_backward_before() -> N
 
 
 def test_a_trace_without_values_names_the_forward_of_the_function_that_anomaly_mode_found(tmp_path: Path) -> None:
-    copy = tmp_path / "artifacts"
-    shutil.copytree(FIXTURES / "step-217" / "artifacts", copy)
-    for pattern in RECORDED:
-        for path in copy.rglob(pattern):
-            path.unlink()
-    finding = next(f for f in provenance(copy, tmp_path) if f.variant == "anomaly")
+    with births.without_recordings("step-217") as bare:
+        finding = next(f for f in provenance(bare, tmp_path) if f.variant == "anomaly")
     assert (finding.rank, finding.facts["op"], finding.facts["forward_op"]) == (1, "LogBackward0", "aten::log")
     assert "by the trace it belongs to aten::log, the only one of a step" in finding.message
     assert any("trace_rank1" in evidence.artifact for evidence in finding.evidence)
+
+
+def test_a_drawn_graph_names_the_parameters_behind_the_function_that_anomaly_mode_found(tmp_path: Path) -> None:
+    finding = provenance(FIXTURES / "numerics-drawn-anomaly" / "artifacts", tmp_path)[0]
+    assert (finding.variant, finding.strength, finding.facts["op"]) == ("anomaly", "strong", "MulBackward0")
+    assert "through it come the gradients of 5 parameters, the nearest temperature" in finding.message
+    assert any(evidence.artifact == "graph.dot" for evidence in finding.evidence)
+    assert "cause" not in finding.facts  # no value is on record, so no birth
+    assert provenance(FIXTURES / "numerics-drawn-anomaly-healthy" / "artifacts", tmp_path / "healthy") == []
 
 
 def test_an_execution_trace_names_the_forward_of_each_run_of_that_function_by_its_sequence(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@
 | `recorder_fault` | `where`, `what`: something in the recorder went wrong; what it should have recorded is missing |
 | `train_begin` | `first_step`, `max_steps` |
 | `optimizer_began` | `first_step`, `optimizer`, `n_states` (parameters that had any state before that step), |
-| | `keeps_state` (whether any has some one step later), `steps_before` (as it counts), `learning_rate`, `loss_scale` |
+| | `keeps_state` (whether any has some one step later), `steps_before` (as it counts), `learning_rate`, `loss_scale`; |
+| | `n_parameters`, `n_decayed` (by weight decay), of these `n_decayed_vectors` and the name of the first, |
+| | `decayed_vector`; `weight_decay` (largest of all groups), `decoupled` (false: it is added to gradients) |
 """
 
 from __future__ import annotations

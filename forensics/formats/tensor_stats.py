@@ -25,6 +25,7 @@ Line: `step` and `role` are required.
 | `absmax`, `norm` | largest finite absolute value; Euclidean norm (of finite values, or as it is: NaN, Infinity) |
 | `ts_ns` | ns since the epoch |
 | `name`, `device`, `std`, `zero_ratio`, `checksum`, `addr`, `version` | as in `tensor`; `name` goes before `module` |
+| `subnormal_ratio` | of float16: share of elements that are not zero and below 2^-14 |
 | `from` | of an input: `order` of the operator that last wrote its memory |
 | `sequence`, `autograd` | of an operator: autograd's sequence number; backward only: the autograd node that ran it |
 | `missing` | true for a parameter that had no gradient |
@@ -47,13 +48,14 @@ from forensics.formats._lenient_json import as_int
 from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
 from forensics.formats._text_lines import BadLines
 
-VERSION = 6
+VERSION = 7
 TITLE = "Statistics of tensors (forensics.tensor_stats)"
 PROVIDES = ("tensor", "node", "fact")
 
 FORMAT = "forensics.tensor_stats/1"
 _NODE_PHASES = {"forward": "forward", "backward": "backward", "gradient": "backward", "parameter": "optimizer"}
 _ROLES = {"input", "output", "gradient", "captured-gradient", "parameter", "buffer", "attribute", "bucket"}
+_NUMBERS = ("absmax", "norm", "std", "zero_ratio", "subnormal_ratio")
 _BATCH_ROWS = 32_768
 _MAX_TEXT = 1000
 _MAX_FRAMES = 500
@@ -63,7 +65,7 @@ _EVENT = {"row": pa.int64(), "step": pa.int64(), "ts_ns": pa.int64(), "node_id":
 _TENSOR = _EVENT | {
     **dict.fromkeys(("role", "name", "dtype", "shape"), pa.string()),
     **dict.fromkeys(("n_nan", "n_inf"), pa.int64()),
-    **dict.fromkeys(("absmax", "norm", "std", "zero_ratio"), pa.float64()),
+    **dict.fromkeys(_NUMBERS, pa.float64()),
     "device": pa.int32(),
     **dict.fromkeys(("checksum", "addr"), pa.uint64()),
     "version": pa.int64(),
@@ -125,7 +127,7 @@ class _Rows:
         if is_node:
             self._add_node(line, step, order or 0, str(phase), ts_ns)
             self._add_edge(line, step, order or 0)
-        row: dict[str, Any] = {key: self._odd.number(line, key) for key in ("absmax", "norm", "std", "zero_ratio")}
+        row: dict[str, Any] = {key: self._odd.number(line, key) for key in _NUMBERS}
         row |= {key: whole(line, key) for key in ("n_nan", "n_inf")}
         row |= {
             "step": step,

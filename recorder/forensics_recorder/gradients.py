@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Iterable
 
 from forensics_recorder.journal import Journal
-from forensics_recorder.values import dtype_name, sampled_checksum, short
+from forensics_recorder.values import dtype_name, n_subnormal, sampled_checksum, short
 
 FORMAT = "forensics.tensor_stats/1"
 _ADAPTER = ("lora_", "adapter", "prompt_encoder", "ia3_")
@@ -134,7 +134,7 @@ def _rows(named: Iterable[tuple[str, Any]], step: int, role: str) -> list[dict[s
     for _, _, values in dense:
         wide = values.float() if values.element_size() < 4 else values
         if values.numel() == 0:
-            numbers = wide.new_zeros(6)
+            numbers = wide.new_zeros(7)
         else:
             low, high = torch.aminmax(wide)
             finite = torch.isfinite(low) & torch.isfinite(high)
@@ -142,17 +142,19 @@ def _rows(named: Iterable[tuple[str, Any]], step: int, role: str) -> list[dict[s
                 torch.isnan(wide).sum().to(wide.dtype), torch.isinf(wide).sum().to(wide.dtype))  # fmt: skip
             norm = torch.linalg.vector_norm(wide)
             numbers = torch.stack([torch.maximum(low.abs(), high.abs()), norm, torch.count_nonzero(wide).to(wide.dtype),
-                                   wide.sum(), nan, inf])  # fmt: skip
+                                   wide.sum(), nan, inf, n_subnormal(values).to(wide.dtype)])  # fmt: skip
         sums.setdefault(values.device, []).append(numbers.double())
     ready = {device: iter(torch.stack(parts).tolist()) for device, parts in sums.items()}
     now = time.time_ns()
     rows = []
     for name, tensor, values in dense:
-        absmax, norm, n_nonzero, total, n_nan, n_inf = next(ready[values.device])
+        absmax, norm, n_nonzero, total, n_nan, n_inf, n_small = next(ready[values.device])
         n = max(values.numel(), 1)
         row: dict[str, Any] = {"step": step, "phase": role, "role": role, "name": name, "shape": list(values.shape)}
         row |= {"dtype": dtype_name(values), "n": values.numel(), "n_nan": int(n_nan), "n_inf": int(n_inf)}
         row |= {"norm": short(norm), "zero_ratio": short(1 - n_nonzero / n), "ts_ns": now}
+        if values.dtype == torch.float16:
+            row["subnormal_ratio"] = short(n_small / n)
         if math.isfinite(absmax):
             row |= {"absmax": short(absmax), "std": short(math.sqrt(max(norm * norm / n - (total / n) ** 2, 0.0)))}
         row |= {"addr": tensor.data_ptr() if not hasattr(tensor, "to_local") else values.data_ptr()}

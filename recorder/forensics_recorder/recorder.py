@@ -125,6 +125,8 @@ class Recorder:
         self._guard("scaler", self._read_scaler)
         if not self._looked:  # the optimizer did not step: accumulation, or a scaler that skipped
             self._look(self._n_skipped >= _SKIPS_BEFORE_SUSPICION)
+            if self._beginning is not None:
+                self._steps.add({"optimizer_waited": 1})  # gradients of this step are not what an update uses
         if self._watch is not None:
             self._guard("watch", self._watch.end_step)
         if self._memory is not None:
@@ -138,8 +140,9 @@ class Recorder:
 
     def log(self, **metrics: Any) -> None:
         """Adds metrics (numbers, scalars of tensors) to the step; `loss` is also watched."""
-        self._metrics.update(metrics)
-        self._steps.add({key: value.detach() if is_tensor(value) else value for key, value in metrics.items()})
+        plain = {key: value.detach() if is_tensor(value) else value for key, value in metrics.items()}
+        self._metrics.update(plain)  # without the graph of the step
+        self._steps.add(plain)
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls `fn(*args)`, which returns the loss or something that has one, and logs that loss.
@@ -222,7 +225,7 @@ class Recorder:
         if chosen.memory_history:
             self._memory = Memory(self.folder, self.identity.header("memory"))
         if optimizer is not None:
-            self._beginning = Beginning(optimizer, self._scaler)
+            self._beginning = Beginning(optimizer, self._scaler, model)
             self._handles.append(optimizer.register_step_pre_hook(lambda *_: self._before_optimizer()))
 
     def _watch_graphs(self, model: Any, journal: Journal) -> None:

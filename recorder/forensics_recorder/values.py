@@ -58,7 +58,8 @@ def dtype_name(tensor: Any) -> str:
 def statistics(tensor: Any) -> dict[str, Any]:
     """What one pass tells of a floating tensor, and a second one where something is not finite.
 
-    n, n_nan, n_inf (elements); absmax (largest finite absolute value; None for none).
+    n, n_nan, n_inf (elements); absmax (largest finite absolute value; None for none); of float16 also zero_ratio and
+    subnormal_ratio (shares of all elements).
     """
     torch = sys.modules["torch"]
     values = tensor.detach()
@@ -69,6 +70,9 @@ def statistics(tensor: Any) -> dict[str, Any]:
         values = values.coalesce().values() if values.is_sparse else values.to_dense()
     if values.is_complex():
         values = torch.view_as_real(values)
+    if values.dtype == torch.float16:
+        known["zero_ratio"] = short(1 - int(torch.count_nonzero(values)) / values.numel())
+        known["subnormal_ratio"] = short(int(n_subnormal(values)) / values.numel())
     if values.element_size() == 1:  # float8 kinds have no reductions of their own
         values = values.float()
     low, high = (float(bound) for bound in torch.aminmax(values))  # either is NaN where one element is
@@ -78,6 +82,14 @@ def statistics(tensor: Any) -> dict[str, Any]:
     finite = values[torch.isfinite(values)]
     largest = short(float(finite.abs().max())) if finite.numel() else None
     return known | {"n_nan": n_nan, "n_inf": values.numel() - n_nan - finite.numel(), "absmax": largest}
+
+
+def n_subnormal(values: Any) -> Any:
+    """A scalar tensor: how many are not zero and below 2**-14, float16's smallest normal number; 0 of other types."""
+    torch = sys.modules["torch"]
+    if values.dtype != torch.float16:
+        return values.new_zeros(())
+    return ((values.abs() < 2.0**-14) & (values != 0)).sum()
 
 
 CHECKED_ELEMENTS = 65_536

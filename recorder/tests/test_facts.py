@@ -146,3 +146,24 @@ print(Graph.replay is own)
     assert row | {"ts_ns": 0} == {
         "step": 4, "phase": "gradient", "role": "captured-gradient", "ts_ns": 0, "name": "weight", "addr": int(address)
     }  # fmt: skip
+
+
+def test_decay_by_kind_of_parameter_subnormal_shares_and_steps_without_update_are_recorded(run: Run) -> None:
+    script = TORCH + (
+        "net = nn.Linear(2, 2).half(); optimizer = torch.optim.Adam(net.parameters(), lr=0.0, weight_decay=0.1)\n"
+        "chosen = fr.Options(gradients_every=1, gradients_budget=1.0)\n"
+        "with fr.record(OUT, model=net, optimizer=optimizer, options=chosen) as rec:\n"
+        "    for step in range(3):\n"
+        "        with rec.step(step):\n"
+        "            net.weight.grad = torch.tensor([[0.0, 3e-5], [3e-5, 1.0]], dtype=torch.float16)\n"
+        "            net.bias.grad = torch.ones(2, dtype=torch.float16)\n"
+        "            if step < 2: optimizer.step()\n"
+    )
+    left = run(script)
+    rows = left.lines("gradients")
+    shares = {row["name"]: row["subnormal_ratio"] for row in rows if row.get("role") == "gradient"}
+    assert shares == {"weight": 0.5, "bias": 0.0}
+    began = next(event for event in left.lines("events") if event["event"] == "optimizer_began")
+    told = ("weight_decay", "decoupled", "n_decayed", "n_decayed_vectors", "decayed_vector")
+    assert tuple(began[key] for key in told) == (0.1, False, 2, 1, "bias")
+    assert [step.get("optimizer_waited") for step in left.lines("steps")] == [None, None, 1]

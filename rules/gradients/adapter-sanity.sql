@@ -5,7 +5,7 @@ proves = """
 A recorded matrix of an adapter holds values that are not finite, or its Frobenius norm lies outside of the range in which
 adapters work, after the optimizer has stepped."""
 cannot_prove = """
-What drove it there."""
+What drove it there, and that it does harm: with a small alpha / r the product may still be small."""
 message = "{who}: adapter matrix {name} {what}{at_step}"
 fix = "Halt and look at rate, alpha / r and the dtype of the adapter: keep adapter weights in float32."
 causes = []
@@ -27,6 +27,21 @@ needs = ["tensor"]
 strength = "strong"
 */
 -- variant: tensors
+WITH
+odd AS (
+    SELECT
+        g.*,
+        CASE
+            WHEN NOT isfinite(g.norm) THEN 'is not finite'
+            WHEN g.norm > $max_norm THEN 'has the norm ' || printf('%.3g', g.norm)
+            ELSE 'still has the norm ' || printf('%.2g', g.norm) || ' although it has a gradient'
+        END AS what
+    FROM gradient_reading AS g
+    WHERE (contains(lower(g.name), 'lora_') OR contains(lower(g.name), 'adapter'))
+      AND g.norm IS NOT NULL AND g.sample >= 3
+      AND (NOT isfinite(g.norm) OR g.norm > $max_norm OR (g.norm < $min_norm AND g.gradient_norm > 0))
+    QUALIFY row_number() OVER (PARTITION BY g.proc_id, g.name ORDER BY g.step, g.row, g.artifact_id) = 1
+)
 SELECT
     g.artifact_id,
     g.row,
@@ -37,15 +52,15 @@ SELECT
     g.name,
     g.name AS module,
     g.norm,
-    CASE
-        WHEN NOT isfinite(g.norm) THEN 'is not finite'
-        WHEN g.norm > $max_norm THEN 'has the norm ' || printf('%.3g', g.norm)
-        ELSE 'still has the norm ' || printf('%.2g', g.norm) || ' although it has a gradient'
-    END AS what,
+    g.what,
+    CASE WHEN isfinite(g.norm) THEN 'medium' ELSE 'high' END AS severity,
+    (SELECT count(*) FROM odd AS o WHERE o.proc_id IS NOT DISTINCT FROM g.proc_id) AS n_odd,
+    (
+        SELECT list({'artifact_id': o.artifact_id, 'row': o.row, 'note': o.name || ' ' || o.what || ' at step ' || o.step} ORDER BY o.step, o.row)
+        FROM odd AS o
+        WHERE o.proc_id IS NOT DISTINCT FROM g.proc_id AND o.name <> g.name
+    ) AS evidence,
     'adapter' AS key
-FROM gradient_reading AS g
-WHERE (contains(lower(g.name), 'lora_') OR contains(lower(g.name), 'adapter'))
-  AND g.norm IS NOT NULL AND g.sample >= 3
-  AND (NOT isfinite(g.norm) OR g.norm > $max_norm OR (g.norm < $min_norm AND g.gradient_norm > 0))
+FROM odd AS g
 QUALIFY row_number() OVER (PARTITION BY g.proc_id ORDER BY g.step, g.row, g.artifact_id) = 1
 ORDER BY g.ts_ns, g.artifact_id, g.row;

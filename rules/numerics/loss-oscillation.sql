@@ -34,8 +34,8 @@ why = "independent values turn at two of three; a slow wave, or growth, turns se
 
 [thresholds.min_share]
 value = 0.1
-unit = "scatter / median of the loss"
-why = "less does not show in a curve"
+unit = "scatter / median of the loss; or / what it had fallen until then, where that is less, and ten times its scatter"
+why = "less does not show in a curve, whose height is what the loss fell"
 
 [thresholds.max_drift]
 value = 1.0
@@ -67,7 +67,7 @@ curve AS (
     WHERE name = 'loss' AND preference = 1
     WINDOW w AS (PARTITION BY artifact_id, proc_id ORDER BY place)
 ),
-beside AS (
+scattered AS (
     -- The losses before a place and from it on; bends beside it belong to both and are left out of the past.
     SELECT
         *,
@@ -76,9 +76,15 @@ beside AS (
         median(value) OVER (w ROWS BETWEEN 40 PRECEDING AND 1 PRECEDING) AS past_median,
         median(value) OVER (w ROWS BETWEEN 10 PRECEDING AND 1 PRECEDING) AS recent_median,
         avg(value) OVER (w ROWS BETWEEN 40 PRECEDING AND 1 PRECEDING) AS past_mean,
+        max(value) FILTER (WHERE place <= 5) OVER (PARTITION BY artifact_id, proc_id) AS first_value,
         min(CAST(isfinite(value) AS INTEGER)) OVER (PARTITION BY artifact_id, proc_id) AS is_whole
     FROM curve
     WINDOW w AS (PARTITION BY artifact_id, proc_id ORDER BY place)
+),
+beside AS (
+    -- A loss of seven digits that no longer moves scatters by less than its last one tells.
+    SELECT * REPLACE (greatest(past_bend, 1e-6 * abs(past_median)) AS past_bend)
+    FROM scattered
 ),
 change AS (
     -- The first loss from which on they scatter and which lies three standard deviations off the course. Of independent
@@ -119,12 +125,29 @@ setting AS (
     SELECT
         c.artifact_id,
         c.proc_id,
-        max_by(m.value, m.step) FILTER (WHERE m.name = 'learning_rate' AND m.step < c.step) AS old_rate,
-        min_by(m.value, m.step) FILTER (WHERE m.name = 'learning_rate' AND m.step >= c.step) AS new_rate,
         max_by(m.value, m.step) FILTER (WHERE m.name = 'batch_size' AND m.step < c.step) AS old_batch,
         min_by(m.value, m.step) FILTER (WHERE m.name = 'batch_size' AND m.step >= c.step) AS new_batch
     FROM change AS c
-    JOIN metric AS m ON m.proc_id IS NOT DISTINCT FROM c.proc_id AND m.name IN ('learning_rate', 'batch_size')
+    JOIN metric AS m ON m.proc_id IS NOT DISTINCT FROM c.proc_id AND m.name = 'batch_size'
+    GROUP BY c.artifact_id, c.proc_id
+),
+rate AS (
+    -- Where the rate last rose by half and more, up to 40 steps before: what is too large for the valley grows out of
+    -- a course that did not scatter only by and by.
+    SELECT
+        c.artifact_id,
+        c.proc_id,
+        max(m.step) AS step,
+        max_by(m.value, m.step) AS value
+    FROM change AS c
+    JOIN (
+        SELECT
+            *,
+            lag(value) OVER (PARTITION BY artifact_id, proc_id ORDER BY step, row) AS before
+        FROM metric
+        WHERE name = 'learning_rate'
+    ) AS m ON m.proc_id IS NOT DISTINCT FROM c.proc_id AND m.step BETWEEN c.step - 40 AND c.step
+    WHERE m.value > 1.5 * m.before
     GROUP BY c.artifact_id, c.proc_id
 )
 SELECT
@@ -149,15 +172,20 @@ SELECT
                 || printf('%.3g', s.before) || '): single examples differ, as with wrong labels'
         ELSE ''
     END AS reason,
-    CASE WHEN t.new_rate > 1.5 * t.old_rate THEN '; there the learning rate rose to ' || printf('%.3g', t.new_rate) ELSE '' END
+    coalesce(CASE WHEN a.step < c.step THEN '; ' || (c.step - a.step) || ' steps before, the learning rate rose to ' ELSE '; there the learning rate rose to ' END
+            || printf('%.3g', a.value), '')
         || CASE WHEN t.new_batch < 0.7 * t.old_batch THEN '; there the batch shrank to ' || printf('%.3g', t.new_batch) ELSE '' END AS changed,
+    CASE WHEN a.step IS NOT NULL
+        THEN 'Go back to the rate of before, or warm up longer: beyond twice the inverse of the curvature every step overshoots. If that changes nothing, compare the batches.'
+    END AS fix,
     CASE WHEN l.mean > $min_loss_ratio * c.past_mean THEN 'high' ELSE 'info' END AS severity,
-    CASE WHEN s.expected IS NULL THEN 'indication' ELSE 'strong' END AS strength,
+    CASE WHEN s.expected IS NULL AND a.step IS NULL THEN 'indication' ELSE 'strong' END AS strength,
     'oscillation' AS key
 FROM change AS c
 JOIN later AS l ON l.artifact_id = c.artifact_id AND l.proc_id IS NOT DISTINCT FROM c.proc_id
 LEFT JOIN spread AS s ON s.artifact_id = c.artifact_id AND s.proc_id IS NOT DISTINCT FROM c.proc_id
+LEFT JOIN rate AS a ON a.artifact_id = c.artifact_id AND a.proc_id IS NOT DISTINCT FROM c.proc_id
 LEFT JOIN setting AS t ON t.artifact_id = c.artifact_id AND t.proc_id IS NOT DISTINCT FROM c.proc_id
 WHERE c.is_whole = 1 AND c.place > $min_past AND c.n - c.place + 1 >= $min_later AND l.bend >= $min_times * c.past_bend
-  AND l.turns >= $min_turns AND l.bend >= $min_share * abs(l.level) AND abs(l.drift) <= $max_drift * l.deviation
+  AND l.turns >= $min_turns AND l.bend >= $min_share * CASE WHEN c.first_value - c.past_median > 10 * c.past_bend THEN least(abs(l.level), c.first_value - c.past_median) ELSE abs(l.level) END AND abs(l.drift) <= $max_drift * l.deviation
 ORDER BY c.ts_ns, c.artifact_id, c.row;
