@@ -16,6 +16,7 @@ import orjson
 import pytest
 from support import ROOT
 
+from forensics.library import load_views
 from forensics.models.autograd_graph import Operand, Operator
 from forensics.models.nonfinite_causes import CAUSES as KNOWN
 from forensics.models.nonfinite_causes import classify

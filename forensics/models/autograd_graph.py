@@ -94,6 +94,14 @@ class RecordedGraph:
     graph: nx.DiGraph
 
 
+def forward_of(recorded: RecordedGraph, node: Operator) -> Operator | None:
+    """The forward operator of a backward one: that with its sequence number; the last of them made the node."""
+    if node.phase != "backward" or node.sequence is None:
+        return None
+    fitting = [o for o in recorded.operators.values() if o.phase == "forward" and o.sequence == node.sequence]
+    return fitting[-1] if fitting else None
+
+
 def graphs_with_nonfinite_values(con: duckdb.DuckDBPyConnection) -> list[RecordedGraph]:
     """Every recorded step of which some operator read or wrote a NaN or an infinity, in order of artifact and step."""
     found = con.execute(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from forensics.models.autograd_graph import Operand, Operator, RecordedGraph
+from forensics.models.autograd_graph import Operand, Operator, RecordedGraph, forward_of
 from forensics.models.nonfinite_causes import classify
 
 # These write infinities that they are given, or hand on those that were.
@@ -61,7 +61,22 @@ def find_births(recorded: RecordedGraph) -> list[Birth]:
         goals = [*tails, last, *(node for node, _ in trained), *ends]
         goal = next((node for node in goals if node in birth.reached), None)
         birth.path = _path(recorded, birth, goal)
-    return births
+    return _without_backwards_of(recorded, births)
+
+
+def _without_backwards_of(recorded: RecordedGraph, births: list[Birth]) -> list[Birth]:
+    """The backward of an operator that is a harmful birth reads the same operand: one fault, no birth of its own."""
+    by_node = {birth.node.node_id: birth for birth in births if birth.kind == "operator" and birth.is_harmful}
+    kept = []
+    for birth in births:
+        forward = forward_of(recorded, birth.node)
+        first = by_node.get(forward.node_id) if forward else None
+        if birth.kind != "operator" or first is None:
+            kept.append(birth)
+            continue
+        first.reached = birth.reached | first.reached
+        first.parameters = list(dict.fromkeys([*first.parameters, *birth.parameters]))
+    return kept
 
 
 def _births(recorded: RecordedGraph) -> Iterator[Birth]:

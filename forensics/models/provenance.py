@@ -13,7 +13,7 @@ from typing import Any
 import duckdb
 
 from forensics.case import text_id
-from forensics.models.autograd_graph import Operator, RecordedGraph, graphs_with_nonfinite_values
+from forensics.models.autograd_graph import RecordedGraph, forward_of, graphs_with_nonfinite_values
 from forensics.models.births import Birth, find_births
 from forensics.models.nonfinite_causes import CAUSES
 
@@ -69,7 +69,7 @@ def _order(graph: RecordedGraph, birth: Birth) -> tuple[Any, ...]:
 def _row(graph: RecordedGraph, birth: Birth, ordinal: int) -> Sequence[Any]:
     node = birth.node
     ranges = [tensor.absmax for tensor in node.inputs if tensor.absmax is not None]
-    twin = _forward_of(graph, node)
+    twin = forward_of(graph, node)
     module = node.module or (twin.module if twin else None)
     return (
         graph.artifact_id,
@@ -100,14 +100,6 @@ def _row(graph: RecordedGraph, birth: Birth, ordinal: int) -> Sequence[Any]:
         len(birth.parameters),
         len(birth.reached),
     )
-
-
-def _forward_of(graph: RecordedGraph, node: Operator) -> Operator | None:
-    """The forward operator of a backward one: that with its sequence number; the last of them made the node."""
-    if node.phase != "backward" or node.sequence is None:
-        return None
-    fitting = [o for o in graph.operators.values() if o.phase == "forward" and o.sequence == node.sequence]
-    return fitting[-1] if fitting else None
 
 
 def _text_id(text: str | None) -> int | None:
