@@ -94,6 +94,7 @@ _ARROW = {
     "VARCHAR": pa.string(),
     "JSON": pa.string(),
     "INTEGER[]": pa.list_(pa.int32()),
+    "DOUBLE[]": pa.list_(pa.float64()),
 }
 
 

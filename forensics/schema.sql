@@ -654,7 +654,8 @@ CREATE TABLE checkpoint_tensor (
     n_zero BIGINT,
     absmax DOUBLE,
     norm DOUBLE,
-    checksum UBIGINT
+    checksum UBIGINT,
+    picked DOUBLE[]
 );
 COMMENT ON TABLE checkpoint_tensor IS 'Tensors of checkpoints and adapters, with where they lie and statistics of the values that were read; `stored_tensor` has the names';
 COMMENT ON COLUMN checkpoint_tensor.artifact_id IS 'artifact.id';
@@ -676,6 +677,7 @@ COMMENT ON COLUMN checkpoint_tensor.n_zero IS 'Zeros among them';
 COMMENT ON COLUMN checkpoint_tensor.absmax IS 'Largest finite absolute value among them';
 COMMENT ON COLUMN checkpoint_tensor.norm IS 'Euclidean norm of the finite elements; NULL unless all were read';
 COMMENT ON COLUMN checkpoint_tensor.checksum IS 'Of all values in the order of the last index; equal values, equal checksum; NULL unless all were read';
+COMMENT ON COLUMN checkpoint_tensor.picked IS 'Values of up to 64 elements that lie evenly over it, at the same places in every tensor of as many elements, so that two states can be held against each other; NULL unless all were read';
 
 CREATE TABLE adapter_module (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL,

@@ -16,7 +16,7 @@ from support import ROOT, MemorySink, load
 from forensics.artifact import Source
 from forensics.discovery import discover
 from forensics.errors import ArtifactError
-from forensics.formats import _checkpoint_rows, formats
+from forensics.formats import _checkpoint_rows, _tensor_values, formats
 from forensics.formats._tensor_values import decode
 
 CUT = ROOT / "fixtures" / "checkpoint-cut-copy" / "artifacts" / "checkpoint.pt"
@@ -47,6 +47,16 @@ def test_a_safetensors_file_gives_places_and_statistics(tmp_path: Path) -> None:
     assert (file["kind"], file["damage"], json.loads(file["settings"])) == ("safetensors", None, {"format": "pt"})
     assert sink.quality == "complete"
     assert sink.warnings == []
+
+
+def test_values_of_sixty_four_elements_are_kept_wherever_chunks_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_tensor_values, "CHUNK_BYTES", 40)
+    few, many = np.array([3.0, 1.0, 2.0], np.float32), np.arange(1000, dtype=np.float32)
+    rows = tensors(read(safetensors(tmp_path / "a.safetensors", {"few": few, "many": many})))
+    assert rows["few"]["picked"] == [3.0, 1.0, 2.0]
+    assert rows["many"]["picked"] == [float(k * 1000 // 64) for k in range(64)]
 
 
 def test_a_compressed_file_is_read_in_place(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from forensics.formats._tensor_values import Statistics, can_be_read, chunks, sa
 BUDGET_BYTES = 256 << 20  # read for statistics, of one file
 _LEAST_SAMPLE = 32_768  # elements of one tensor
 _BATCH_ROWS = 16_384
+_N_PICKED = 64  # elements of each tensor whose values are kept
 _NAMED_STEP = re.compile(r"(?:checkpoint|ckpt|global_?step|step|iter(?:ation)?)[-_=]?0*(\d{1,12})(?!\d)", re.IGNORECASE)
 _HARMLESS = {"foreign-names", "too-many"}  # no damage of the file
 _UNREAD = {"no-directory", "truncated", "bad-header", "bad-pickle", "wrong-checksum", "overlap"}
@@ -31,6 +32,7 @@ _TENSOR = {
     **dict.fromkeys(("byte", "size_bytes", "n_elements", "n_read", "n_nan", "n_inf", "n_zero"), pa.int64()),
     **dict.fromkeys(("absmax", "norm"), pa.float64()),
     "checksum": pa.uint64(),
+    "picked": pa.list_(pa.float64()),
 }
 
 
@@ -125,7 +127,7 @@ def _statistics(file: BinaryIO, tensor: StoredTensor, byteorder: str, share: flo
     if not size or tensor.start is None or not tensor.n_elements:
         return {"n_read": 0}
     wanted = max(int(tensor.n_elements * share), _LEAST_SAMPLE)
-    found = Statistics()
+    found = Statistics(_evenly(tensor.n_elements))
     if share >= 1 or wanted >= tensor.n_elements:
         found.add_all(chunks(file, tensor, byteorder))
     elif tensor.stride is None:
@@ -143,4 +145,10 @@ def _statistics(file: BinaryIO, tensor: StoredTensor, byteorder: str, share: flo
         "absmax": found.absmax,
         "norm": found.norm if whole else None,
         "checksum": found.checksum if whole else None,
+        "picked": found.picked if whole else None,
     }
+
+
+def _evenly(n_elements: int) -> list[int]:
+    n = min(n_elements, _N_PICKED)
+    return [k * n_elements // n for k in range(n)]

@@ -7,7 +7,8 @@ the other float8 types their 256 values are looked up.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import sqrt
@@ -121,7 +122,13 @@ def _strided(file: BinaryIO, tensor: StoredTensor, byteorder: str, first: int, l
 
 @dataclass
 class Statistics:
-    """Of the elements that were added; `n_read` of them. `checksum` only where all were, in their order."""
+    """Of the elements that were added; `n_read` of them. `checksum` only where all were, in their order.
+
+    `places`: of elements whose values are kept in `picked`, rising.
+    """
+
+    places: Sequence[int] = ()
+    picked: list[float] = field(default_factory=list)
 
     n_read: int = 0
     n_nan: int = 0
@@ -132,6 +139,9 @@ class Statistics:
     _digest: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=8))
 
     def add(self, values: _Values) -> None:
+        first = bisect_left(self.places, self.n_read)
+        here = self.places[first : bisect_left(self.places, self.n_read + values.size)]
+        self.picked += [float(values[place - self.n_read]) for place in here]
         self.n_read += values.size
         self._digest.update(np.ascontiguousarray(values).data)
         if values.dtype.kind == "f":

@@ -8,7 +8,7 @@ from forensics.formats._checkpoint_rows import emit_checkpoint
 from forensics.formats._torch_layout import MAGIC, read_torch_legacy, read_torch_zip
 from forensics.formats._zip_checksums import check_members
 
-VERSION = 1
+VERSION = 2
 TITLE = "Checkpoints that torch.save wrote (zip and legacy)"
 PROVIDES = ("checkpoint",)
 

@@ -7,8 +7,8 @@ Between the first and the last state that were saved under one name: which tenso
 which are in one of them alone; weights whose norm doubled or halved. Where all weights of all files are equal, nothing was
 learned between the two, whatever the loss said. States of optimizers do not count."""
 cannot_prove = """
-How far a tensor moved at the same norm: it is at least the difference of both norms (forensics checkpoint-diff A B tells
-the distances). Why nothing moved, and whether what stayed was meant to."""
+How far a tensor moved exactly: that is told from up to 64 of its elements (forensics checkpoint-diff A B tells the whole
+distances). Why nothing moved, and whether what stayed was meant to."""
 message = "{file}, step {step_a} to {step}: {told}"
 fix = "{advice}"
 causes = []
@@ -76,6 +76,9 @@ compared AS (
             WHEN a.checksum = b.checksum THEN 'equal'
             ELSE 'moved'
         END AS change,
+        CASE WHEN len(a.picked) = len(b.picked)
+            THEN list_distance(a.picked, b.picked) / nullif(sqrt(list_inner_product(a.picked, a.picked)), 0)
+        END AS distance,
         a.norm > 0 AND b.norm > 0 AND len(TRY_CAST(a.shape AS BIGINT[])) > 1 AND greatest(a.norm / b.norm, b.norm / a.norm) >= $far AS is_far,
         -- Integers, masks and counters stay as they are in sound runs.
         coalesce(a.dtype, b.dtype) LIKE '%float%' AS is_float
@@ -89,7 +92,7 @@ branched AS (
         count(*) AS n,
         count(*) FILTER (WHERE change = 'moved') AS n_moved,
         count(*) FILTER (WHERE change IN ('new', 'gone', 'reshaped')) AS n_other,
-        arg_max(name, abs(ln(norm_b / norm_a))) FILTER (WHERE change = 'moved' AND norm_a > 0 AND norm_b > 0) AS most,
+        arg_max((name, distance), (distance, name)) FILTER (WHERE change = 'moved' AND isfinite(distance)) AS most,
         max(artifact_id) AS artifact_id,
         min(byte) AS byte
     FROM compared
@@ -102,7 +105,7 @@ tree AS (
             'artifact_id': artifact_id, 'byte': byte,
             'note': branch || ': ' || n_moved || ' of ' || n || ' moved'
                 || CASE WHEN n_other > 0 THEN ', ' || n_other || ' in one of both alone or of another form' ELSE '' END
-                || coalesce(', by norm most ' || most, '')
+                || coalesce(', most ' || most[1] || printf(' by %.3g %% of its norm', 100 * most[2]), '')
         } ORDER BY n_other DESC, n_moved / n, branch)[:8] AS evidence
     FROM branched
     WHERE artifact_id IS NOT NULL
@@ -120,6 +123,7 @@ summed AS (
         count(*) FILTER (WHERE change = 'reshaped') AS n_reshaped,
         count(*) FILTER (WHERE is_far) AS n_far,
         arg_max((name, norm_a, norm_b), (abs(ln(norm_b / norm_a)), name)) FILTER (WHERE is_far) AS far,
+        arg_max((name, distance), (distance, name)) FILTER (WHERE change = 'moved' AND isfinite(distance)) AS most,
         min(row) AS row
     FROM compared
     GROUP BY series
@@ -146,6 +150,7 @@ SELECT
             || CASE WHEN j.n_gone > 0 THEN ', ' || j.n_gone || ' went' ELSE '' END
             || CASE WHEN j.n_reshaped > 0 THEN ', ' || j.n_reshaped || ' have another shape or type' ELSE '' END
             || CASE WHEN j.n_unread > 0 THEN ', ' || j.n_unread || ' were not read whole' ELSE '' END
+            || coalesce('; most of all ' || j.most[1] || printf(' by about %.3g %% of its norm', 100 * j.most[2]), '')
             || CASE WHEN j.n_far > 0
                 THEN '; ' || j.n_far || ' matrices moved far, ' || j.far[1] || ' from a norm of ' || printf('%.3g', j.far[2]) || ' to ' || printf('%.3g', j.far[3])
                 ELSE ''

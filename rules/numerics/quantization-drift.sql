@@ -4,10 +4,12 @@ severity = "high"
 scope = "job"
 proves = """
 Two recordings of the same forward, one with quantized operators, agree up to the named layer and differ behind it in the
-largest absolute values by more than the named share."""
+largest absolute values by more than the named share. Where both runs also stored the outputs of their layers: by how much
+single elements part, the layer that parts most first."""
 cannot_prove = """
-How far single elements are apart, where only statistics were recorded; a layer may drift without moving its largest value."""
-message = "The quantized forward leaves its reference behind {layer}: {op} gives values up to {absmax}, the reference {reference} ({drift:percent} apart)"
+How far single elements are apart, where only statistics were recorded, and those that are not among the 64 that are kept of
+a stored tensor; a layer may drift without moving its largest value."""
+message = "The quantized forward leaves its reference behind {layer}: {op} gives values up to {absmax}, the reference {reference} ({drift:percent} apart){ranked}"
 fix = "Keep {layer} in float, or quantize it per channel: one scale for a matrix with outliers leaves the other weights no bits."
 causes = []
 
@@ -78,6 +80,34 @@ compared AS (
     FROM written AS w
     JOIN pair AS p ON p.artifact_id = w.artifact_id AND p.step = w.step
     JOIN written AS f ON f.artifact_id = p.reference_id AND f.step = w.step AND f.node_id = w.node_id
+),
+stored AS (
+    -- Tensors of one file name in the folders of both runs.
+    SELECT
+        p.artifact_id,
+        x.artifact_id AS stored_id,
+        a.row AS stored_row,
+        a.byte,
+        a.name,
+        a.absmax,
+        list_max([abs(z[1] - z[2]) FOR z IN list_zip(a.picked, b.picked)]) AS apart
+    FROM (SELECT DISTINCT artifact_id, reference_id FROM pair) AS p
+    JOIN artifact AS q ON q.id = p.artifact_id
+    JOIN artifact AS r ON r.id = p.reference_id
+    JOIN checkpoint_file AS x ON starts_with(q.path, x.folder) AND NOT starts_with(r.path, x.folder)
+    JOIN checkpoint_file AS y ON y.file = x.file AND starts_with(r.path, y.folder) AND NOT starts_with(q.path, y.folder)
+    JOIN stored_tensor AS a ON a.artifact_id = x.artifact_id
+    JOIN stored_tensor AS b ON b.artifact_id = y.artifact_id AND b.name = a.name AND b.shape = a.shape
+    WHERE len(a.picked) = len(b.picked)
+),
+ranked AS (
+    SELECT
+        artifact_id,
+        '; of the stored outputs ' || string_agg(printf('%s by %.3g', name, apart), ', ' ORDER BY apart DESC, name) FILTER (place <= 4)
+            || CASE WHEN count(*) > 4 THEN ', …' ELSE '' END || ' at least (largest difference of an element)' AS told,
+        list({'artifact_id': stored_id, 'byte': byte, 'note': printf('%s: %.3g apart, values up to %.3g', name, apart, absmax)} ORDER BY apart DESC, name)[:8] AS places
+    FROM (SELECT *, row_number() OVER (PARTITION BY artifact_id ORDER BY apart DESC, name) AS place FROM stored WHERE isfinite(apart) AND apart > 0)
+    GROUP BY artifact_id
 )
 SELECT
     artifact_id,
@@ -91,7 +121,11 @@ SELECT
     absmax,
     reference,
     drift,
-    [{'artifact_id': reference_id, 'row': reference_row, 'note': 'the reference'}] AS evidence,
+    coalesce((SELECT k.told FROM ranked AS k WHERE k.artifact_id = compared.artifact_id), '') AS ranked,
+    list_concat(
+        [{'artifact_id': reference_id, 'row': reference_row, 'byte': NULL::BIGINT, 'note': 'the reference'}],
+        coalesce((SELECT [{'artifact_id': e.artifact_id, 'row': NULL::BIGINT, 'byte': e.byte, 'note': e.note} FOR e IN k.places] FROM ranked AS k WHERE k.artifact_id = compared.artifact_id), [])
+    ) AS evidence,
     layer AS key
 FROM compared
 WHERE drift > $max_drift AND layer IS NOT NULL
