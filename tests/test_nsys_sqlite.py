@@ -16,7 +16,7 @@ from support import ARTIFACTS, MemorySink, load, needs_artifacts
 
 from forensics.artifact import Head, Source
 from forensics.errors import ArtifactError
-from forensics.formats import formats, nsys_sqlite
+from forensics.formats import _nsys_database, formats, nsys_sqlite
 from forensics.formats._nsys_database import Database
 
 REAL = ARTIFACTS / "nsys"
@@ -205,7 +205,11 @@ def test_a_compressed_export_is_read_in_place(tmp_path: Path, healthy: MemorySin
     assert load(nsys_sqlite, path).rows("slice") == healthy.rows("slice")
 
 
-def test_values_of_the_wrong_type_lose_only_themselves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_json", [True, False])  # builds of SQLite before 3.38 may lack it
+def test_values_of_the_wrong_type_lose_only_themselves(
+    has_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_nsys_database, "_has_json", lambda con: has_json)
     export = Export(tmp_path / "x.sqlite")
     export.call(1, "cudaMalloc_v3020")
     export.call(2, "cudaFree_v3020")

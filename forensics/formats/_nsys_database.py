@@ -1,9 +1,9 @@
 """Reads tables of an SQLite file that nothing is believed of, at speed and as far as it is whole.
 
 SQLite itself prints each block of rows as one text that pyarrow parses: handing over single values through Python takes
-four times as long. Only real tables are read, so no view, trigger, virtual table or generated column of the file runs;
-an authorizer refuses whatever else a statement would do. The file is opened read-only and as immutable: neither a lock
-nor a `-wal` file beside it is looked at.
+four times as long. It prints numbers faster as JSON than by printf. Only real tables are read, so no view, trigger,
+virtual table or generated column of the file runs; an authorizer refuses whatever else a statement would do. The file
+is opened read-only and as immutable: neither a lock nor a `-wal` file beside it is looked at.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEPS, _MAX_STEPS = 1_000_000, 400
 _MAX_FAILURES = 4_000  # blocks that may fail in one table before the rest of it is given up
 _LARGEST_ROWID = 2**63 - 1
 _ALLOWED = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_PRAGMA, sqlite3.SQLITE_FUNCTION}
-_FUNCTIONS = {"printf", "group_concat", "count", "max", "min", "typeof"}
+_FUNCTIONS = {"printf", "json_array", "group_concat", "count", "max", "min", "typeof"}
 
 
 @dataclass
@@ -79,6 +79,7 @@ class Database:
             self._con.execute("PRAGMA trusted_schema = OFF")
             self._con.execute("PRAGMA cell_size_check = ON")
             self._con.execute("PRAGMA cache_size = -16000")
+            self._has_json = _has_json(self._con)
             self._con.set_authorizer(_authorize)
             self._columns = self._real_tables()
         except sqlite3.Error as error:
@@ -152,16 +153,18 @@ class Database:
     def _blocks(self, table: str, columns: Sequence[str], texts: frozenset[str]) -> Iterator[_Block]:
         names = "".join(f", {_quoted(name)}" for name in columns)
         # %Q quotes a text and leaves NULL as the bare word.
-        form = "%s" + "".join(",%Q" if name in texts else ",%s" for name in columns)
-        query = (
-            f"SELECT group_concat(printf('{form}\n', _rowid_{names}), ''), min(_rowid_), max(_rowid_), count(*) FROM "
-            f"(SELECT _rowid_{names} FROM {_quoted(table)} WHERE _rowid_ > ? ORDER BY _rowid_ LIMIT ?)"
-        )
+        form = "".join(",%Q" if name in texts else ",%s" for name in columns)
+        printed = f"printf('[0,%s{form},0]', _rowid_{names})"
+        rows = f"(SELECT _rowid_{names} FROM {_quoted(table)} WHERE _rowid_ > ? ORDER BY _rowid_ LIMIT ?)"
+        ends = f"min(_rowid_), max(_rowid_), count(*) FROM {rows}"
+        always = query = f"SELECT group_concat({printed}, '\n'), {ends}"
+        if self._has_json and not texts.intersection(columns):
+            query = f"SELECT group_concat(json_array(0, _rowid_{names}, 0), '\n'), {ends}"
         last, size, failures = -_LARGEST_ROWID - 1, _FIRST_ROWS, 0
         while True:
             self._steps = 0
             try:
-                text, first, end, n = self._con.execute(query, (last, size)).fetchone()
+                text, first, end, n = self._row(query, always, (last, size))
                 if n and not (last < first <= end - n + 1):  # what SQLite makes of cells that are not there
                     raise sqlite3.DatabaseError("rows are out of order")
             except (sqlite3.Error, MemoryError, OverflowError) as error:
@@ -181,6 +184,15 @@ class Database:
             if n < size:
                 return
             size = min(BLOCK_ROWS, size * 8)
+
+    def _row(self, query: str, instead: str, given: tuple[int, ...]) -> tuple[Any, ...]:
+        """The only row of a query; of `instead` where JSON cannot hold what lies there."""
+        try:
+            return tuple(self._con.execute(query, given).fetchone())
+        except sqlite3.OperationalError as error:
+            if query == instead or "JSON" not in str(error):
+                raise
+            return tuple(self._con.execute(instead, given).fetchone())
 
     def _next_readable(self, table: str, last: int) -> int | None:
         """The first row after a damaged place, found by steps that double; None when there is none."""
@@ -229,6 +241,14 @@ def _ahead(blocks: Iterator[_Block]) -> Iterator[_Block]:
             yield block
 
 
+def _has_json(con: sqlite3.Connection) -> bool:
+    try:
+        con.execute("SELECT json_array(1)")
+    except sqlite3.OperationalError:  # builds before 3.38 may lack it
+        return False
+    return True
+
+
 def _header(path: Path) -> tuple[bytes, int]:
     with path.open("rb") as file:
         return file.read(100), file.seek(0, os.SEEK_END)
@@ -271,13 +291,18 @@ def _schema(columns: Sequence[str], texts: Sequence[str]) -> dict[str, pa.DataTy
 
 def _parsed(block: _Block, columns: Sequence[str], texts: Sequence[str]) -> pa.Table | None:
     kinds = _schema(columns, texts)
+    names = ["[0", *kinds, "0]"]  # around each row
     try:
         table = csv.read_csv(
             pa.py_buffer(block.text),
-            read_options=csv.ReadOptions(column_names=list(kinds), use_threads=False, block_size=_MAX_TEXT_BYTES),
+            read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=_MAX_TEXT_BYTES),
             parse_options=csv.ParseOptions(quote_char="'", double_quote=True, newlines_in_values=bool(texts)),
             convert_options=csv.ConvertOptions(
-                column_types=kinds, null_values=["", "NULL"], strings_can_be_null=True, quoted_strings_can_be_null=False
+                include_columns=list(kinds),
+                column_types=kinds,
+                null_values=["", "NULL", "null"],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
             ),
         )
     except (pa.ArrowInvalid, pa.ArrowKeyError):
