@@ -15,6 +15,7 @@ import pytest
 
 from forensics.errors import ForensicsError
 from forensics.fleet.batch import Plan, run_batch
+from forensics.fleet.editions import edition
 from forensics.fleet.journal import Journal
 from forensics.fleet.layout import Fleet
 from forensics.fleet.lock import Busy, locked
@@ -88,8 +89,6 @@ def test_what_did_not_change_is_not_read_and_what_was_only_touched_not_analyzed(
 
 
 def test_other_rules_make_another_edition(done: tuple[Path, Path], tmp_path: Path) -> None:
-    from forensics.fleet.editions import edition
-
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "rule.sql").write_text("one")
     first = edition([tmp_path / "site"], None)
@@ -238,7 +237,15 @@ def test_a_killed_child_is_told_with_its_signal(tmp_path: Path) -> None:
     fleet = Fleet(tmp_path / "fleet")
     fleet.create()
     order = job_runner.Order(
-        str(fleet.folder), "shot-1", str(tmp_path / "jobs"), str(tmp_path / "jobs" / "shot"), False, [], {}, "e", 1
+        str(fleet.folder),
+        "shot-1",
+        str(tmp_path / "jobs"),
+        str(tmp_path / "jobs" / "shot"),
+        False,
+        [],
+        {},
+        edition([], None),
+        1,
     )
 
     def shoot() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import ROOT
 from test_batch import children_of, make_job, row_of
 
 from forensics.errors import ForensicsError
@@ -57,6 +61,57 @@ def test_on_a_cluster_whose_worker_is_killed_mid_job_results_are_those_of_the_lo
         }
         reports = [next((tmp_path / e / "jobs").glob(f"job-{number}-*")) / "report.json" for e in ("local", "dask")]
         assert reports[0].read_bytes() == reports[1].read_bytes()
+
+
+_SBATCH = """#!/bin/sh
+# As sbatch does: runs the script elsewhere and says under which number.
+cp "$1" "$FAKE/script"
+setsid sh "$FAKE/script" >"$FAKE/worker.log" 2>&1 &
+echo $! >>"$FAKE/pids"
+echo "Submitted batch job $!"
+"""
+
+
+@pytest.mark.checkout
+def test_the_script_for_slurm_runs_a_batch_on_workers_that_its_queue_starts(tmp_path: Path) -> None:
+    pytest.importorskip("dask_jobqueue")
+    make_job(tmp_path / "jobs", "job")
+    make_job(tmp_path / "jobs", "fine", code="0")
+    (tmp_path / "bin").mkdir()
+    for name, text in (("sbatch", _SBATCH), ("scancel", '#!/bin/sh\nkill -- -"$1"\n')):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    command = [sys.executable, str(ROOT / "deploy" / "forensics-dask-slurm.py"), "jobs", "fleet", "--nodes", "1"]
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "FAKE": str(tmp_path)}
+    environment["PYTHONPATH"] = str(ROOT)
+    command += ["--cores", "1", "--memory", "2GB", "--walltime", "00:20:00", "--partition", "cpu", "--", "--all"]
+    try:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=180, check=False
+        )
+    finally:
+        for pid in (tmp_path / "pids").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(pid), signal.SIGKILL)
+    assert done.returncode == 0 and "2 jobs found, 2 analyzed" in done.stdout, done.stderr
+    asked = (tmp_path / "script").read_text()
+    for line in ("-p cpu", "--cpus-per-task=1", "--mem=2G", "-t 00:20:00"):
+        assert f"#SBATCH {line}" in asked
+    assert row_of(tmp_path / "fleet", "job")["verdict"]
+
+
+def test_a_worker_with_other_rules_than_the_batch_is_no_jobs_fault(tmp_path: Path) -> None:
+    from forensics.fleet import job_runner
+    from forensics.fleet.layout import Fleet
+
+    make_job(tmp_path / "jobs", "job")
+    fleet = Fleet(tmp_path / "fleet")
+    fleet.create()
+    order = job_runner.Order(str(fleet.folder), "job-1", "/", str(tmp_path / "jobs"), False, [], {}, "another", 1)
+    with pytest.raises(ForensicsError, match="are others here"):
+        job_runner.run_job(order)
+    job_runner.close_servers()
+    assert not list(fleet.rows.iterdir())
 
 
 def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:

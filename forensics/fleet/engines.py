@@ -83,6 +83,8 @@ def _run_on_dask(orders: Iterable[Order], address: str, on_start: Callable[[Orde
                 fault = future.exception()
                 if fault is None:
                     yield future.result()
+                elif isinstance(fault, ForensicsError):  # no job's fault
+                    raise fault
                 else:  # KilledWorker: the job ended every worker that tried it
                     reason = f"on the cluster: {type(fault).__name__}: {fault}"[:500]
                     yield Result(order.key, "not-analyzed", reason=reason)

@@ -22,8 +22,8 @@ import orjson
 
 from forensics.children import start_server
 from forensics.errors import ForensicsError
-from forensics.fleet.editions import content_of
-from forensics.fleet.job_runner import SCRATCH, Order
+from forensics.fleet.editions import content_of, edition
+from forensics.fleet.job_runner import OTHER_EDITION, SCRATCH, Order
 from forensics.fleet.rows import write_row
 from forensics.fleet.staging import OverBudget, staged
 from forensics.forking import die_with_parent, serve_forks
@@ -34,7 +34,7 @@ from forensics.memory import bound_growth, parse_size
 _SOFT_SHARE = 0.8  # of the time; then analysis reports what it knows, before it is killed
 
 
-def serve(control: int, parent: int, rules: Sequence[str]) -> None:
+def serve(control: int, parent: int, rules: Sequence[str], configuration: str) -> None:
     """A server of such processes (see `forking`), which has imported and parsed all that jobs have in common.
 
     It ends when the batch closes `control`, also by being killed, and its processes end with it. `rules`: folders of
@@ -43,8 +43,11 @@ def serve(control: int, parent: int, rules: Sequence[str]) -> None:
     os.setsid()  # Ctrl-C is the batch's affair
     leave_out_pandas()
     warm_up(rules)
-    server = os.getpid()
-    serve_forks(control, lambda descriptors, _: _be_job(descriptors, server))
+    server, ours = (
+        os.getpid(),
+        edition([Path(folder) for folder in rules], Path(configuration) if configuration else None),
+    )
+    serve_forks(control, lambda descriptors, _: _be_job(descriptors, server, ours))
 
 
 def warm_up(rules: Sequence[str]) -> None:
@@ -60,7 +63,7 @@ def warm_up(rules: Sequence[str]) -> None:
         load_views([Path(folder) for folder in rules])
 
 
-def _be_job(descriptors: Sequence[int], server: int) -> NoReturn:
+def _be_job(descriptors: Sequence[int], server: int, ours: str) -> NoReturn:
     code = 1
     try:
         die_with_parent(server)
@@ -71,7 +74,8 @@ def _be_job(descriptors: Sequence[int], server: int) -> NoReturn:
         with os.fdopen(orders, "rb") as file:
             order = Order(**orjson.loads(file.read()))
         start_server(here=True)  # while there is no thread
-        answer = orjson.dumps(work(order))
+        # Before anything is written: on a cluster this may be another version than the batch's.
+        answer = orjson.dumps(work(order) if ours == order.edition else {"status": OTHER_EDITION})
         with socket.socket(fileno=channel) as stream:
             stream.sendall(answer + b"\n")
         code = 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import platform
 import signal
 import socket
 import tempfile
@@ -25,6 +26,7 @@ from forensics.errors import ForensicsError
 from forensics.forking import ForkServer
 from forensics.memory import parse_size
 
+OTHER_EDITION = "other-edition"  # status of a job that a process of another version was given
 SCRATCH = "forensics-batch-"  # folders of jobs for temporary files
 _LOOK_SECONDS = 0.5
 _MEMORY_SLACK = 1.5  # of the bound, over all processes of the job
@@ -77,7 +79,7 @@ class Result:
 def run_job(order: Order) -> Result:
     """Has the child started, waits for it within its bounds, and reads its answer.
 
-    Raises ForensicsError where no process can be started.
+    Raises ForensicsError for what is no job's fault: no process can be started, or what runs here is another version.
     """
     with tempfile.TemporaryFile() as orders, tempfile.TemporaryFile() as errors:
         orders.write(orjson.dumps(dataclasses.asdict(order)))
@@ -110,7 +112,7 @@ def _server(order: Order) -> ForkServer:
     """The server of this edition: a worker of a cluster may outlive the one that it began with."""
     with _starting:
         if order.edition not in _servers:
-            _servers[order.edition] = ForkServer("forensics.fleet.job_process", list(order.rules))
+            _servers[order.edition] = ForkServer("forensics.fleet.job_process", list(order.rules), order.configuration)
         return _servers[order.edition]
 
 
@@ -181,6 +183,11 @@ def _read(order: Order, status: int | None, answer: bytes, errors: Any) -> Resul
         last = errors.read()[-2000:].decode("utf-8", "replace").strip().splitlines()
         note = f": {last[-1][:300]}" if last else ""
         return Result(order.key, "not-analyzed", reason=f"its process {_words(status)}{note}", crashed=True)
+    if said.get("status") == OTHER_EDITION:
+        raise ForensicsError(
+            f"{platform.node()}: forensics, its rules or the configuration are others here than where the batch was"
+            " started; expected the same on all machines"
+        )
     known = {f.name for f in dataclasses.fields(Result)}
     return Result(order.key, **{name: value for name, value in said.items() if name in known})
 
