@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shutil
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -40,14 +41,14 @@ def test_the_script_runs_the_batch_with_what_the_environment_names(tmp_path: Pat
         path.chmod(0o755)
     environment = {
         "PATH": f"{fake}:{os.environ['PATH']}", "FORENSICS_JOBS": "/a b", "FORENSICS_FLEET": "/f", "FORENSICS_SITE": "https://x",
-        "FAKE_OUT": str(tmp_path / "out"),
+        "FAKE_OUT": str(tmp_path / "out"), "FORENSICS_ALL": "1",
     }  # fmt: skip
     codes = {}
     for code in "012":
         given = {**environment, "FAKE_CODE": code}
         codes[code] = subprocess.run(["bash", str(script)], env=given, check=False).returncode
     assert codes == {"0": 0, "1": 0, "2": 1}
-    assert re.fullmatch(r"batch /a b --out /f --sacct \S+ --site https://x\n", (tmp_path / "out").read_text())
+    assert re.fullmatch(r"batch /a b --out /f --sacct \S+ --all --site https://x\n", (tmp_path / "out").read_text())
     del environment["FORENSICS_JOBS"]
     assert subprocess.run(["bash", str(script)], env=environment, capture_output=True, check=False).returncode != 0
 
@@ -59,6 +60,31 @@ def test_shell_and_cron_files_are_well_formed() -> None:
     (entry,) = [line.split() for line in lines if "=" not in line.partition(" ")[0]]
     assert entry[2:5] == ["*", "*", "*"] and int(entry[0]) < 60 and int(entry[1]) < 24 and entry[5] == "forensics"
     assert entry[-1].endswith("/forensics-batch.sh")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="asks systemd")
+def test_systemd_finds_no_fault_with_its_units(tmp_path: Path) -> None:
+    verify = ["systemd-analyze", "verify", "--man=no"]
+    units = [shutil.copy(DEPLOY / f"forensics-batch.{kind}", tmp_path) for kind in ("service", "timer")]
+    said = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True, check=False
+    )
+    assert said.returncode == 0 and not [line for line in said.stderr.splitlines() if "forensics" in line], said.stderr
+    text = Path(units[0]).read_text().replace("Type=oneshot", "Type=once")
+    Path(units[0]).write_text(text)
+    said = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", units[0]], capture_output=True, text=True, check=False
+    )
+    assert "once" in said.stderr  # it would have been said
+
+
+def test_the_schema_of_kubernetes_takes_the_cron_job() -> None:
+    validate, yaml = pytest.importorskip("kubernetes_validate"), pytest.importorskip("yaml")
+    job = yaml.safe_load((DEPLOY / "forensics-cronjob.yaml").read_text())
+    validate.validate(job, "1.29", strict=True)
+    job["spec"]["concurrencyPolice"] = "Forbid"
+    with pytest.raises(validate.ValidationError):
+        validate.validate(job, "1.29", strict=True)
 
 
 def test_kubernetes_runs_a_batch_that_exists_and_forbids_two_at_a_time() -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fleet_rows import make_row, write_fleet
 
 from forensics.errors import ForensicsError
+from forensics.fleet.batch import _columns
 from forensics.fleet.jobs import Found, chosen, find_jobs
 from forensics.fleet.schedulers import expand_hosts, read_pods, read_sacct
+from forensics.fleet.warehouse import open_fleet, rows_of
 
 
 def lay(root: Path, *names: str) -> Path:
@@ -96,6 +100,19 @@ def test_sacct_chooses_the_failed_jobs_and_brings_gpu_time_and_hosts(tmp_path: P
     assert [said.id for said in found.without] == ["9999"]
     assert [job.state for job in chosen(found.jobs, every=False)] == ["failed", "failed", "unknown"]
     assert len(chosen(found.jobs, every=True)) == 4
+
+
+def test_gpu_hours_are_elapsed_time_by_gpus_and_lost_where_a_job_failed(tmp_path: Path) -> None:
+    (tmp_path / "sacct.txt").write_text(_SACCT)
+    root = lay(tmp_path / "r", *(f"slurm-{n}.out" for n in (4711, 4712, 4715)))
+    found = find_jobs([str(root)], None, read_sacct(tmp_path / "sacct.txt"))
+    known = [_columns(job) for job in found.jobs]
+    assert [(k["gpu_hours"], k["gpu_hours_origin"]) for k in known] == [(4.0, "sacct"), (1 / 60, "sacct"), (None, None)]
+    rows = [make_row(k["name"], None, **{n: k[n] for n in ("state", "gpu_hours", "elapsed_s")}) for k in known]
+    rows[2] |= {"verdict": "healthy"}
+    with closing(open_fleet(write_fleet(tmp_path / "fleet", rows))) as con:
+        lost = rows_of(con, "SELECT gpu_hours_lost AS lost FROM job ORDER BY name")
+    assert [row["lost"] for row in lost] == [4.0, None, None]
 
 
 def test_sacct_is_read_as_a_table_and_as_json_too(tmp_path: Path) -> None:
