@@ -51,6 +51,7 @@ EVENT_TABLES = (
     "checkpoint_tensor",
     "adapter_module",
     "placement",
+    "reference_link",
     "compile_event",
     "position",
 )
@@ -72,6 +73,7 @@ _TEXT_COLUMNS = {
     "shape_id",
     "request_id",
     "op_id",
+    "holder_id",
     "module_id",
     "autograd_id",
     "reason_id",

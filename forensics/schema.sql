@@ -725,6 +725,29 @@ COMMENT ON COLUMN placement.declared IS 'Where the map wanted it; NULL where it 
 COMMENT ON COLUMN placement.is_as_declared IS 'Whether the two are one place: 0, cuda and cuda:0 are; NULL where nothing was declared';
 COMMENT ON COLUMN placement.size_bytes IS 'Bytes of its elements; NULL unknown';
 
+CREATE TABLE reference_link (
+    artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER,
+    tensor BIGINT NOT NULL,
+    place BIGINT NOT NULL,
+    holder_id UBIGINT NOT NULL,
+    size_bytes BIGINT,
+    shape_id UBIGINT,
+    dtype VARCHAR,
+    device VARCHAR
+);
+COMMENT ON TABLE reference_link IS 'Who keeps the largest tensors of a process alive: the objects from each tensor outwards to a variable, module or class';
+COMMENT ON COLUMN reference_link.artifact_id IS 'artifact.id';
+COMMENT ON COLUMN reference_link.row IS 'Ordinal of the object among those of all chains, from 0';
+COMMENT ON COLUMN reference_link.proc_id IS 'proc.id; NULL when no process is known';
+COMMENT ON COLUMN reference_link.rank IS 'Global rank of that process; NULL unknown';
+COMMENT ON COLUMN reference_link.tensor IS 'Ordinal of the tensor, from 0: the largest first';
+COMMENT ON COLUMN reference_link.place IS 'Place in its chain, from 0: what holds the tensor itself';
+COMMENT ON COLUMN reference_link.holder_id IS 'string.id of what holds it, and where in it: list[3] of 36, attribute scores of module.Class, variable of a function';
+COMMENT ON COLUMN reference_link.size_bytes IS 'Bytes of the tensor''s storage; NULL unknown';
+COMMENT ON COLUMN reference_link.shape_id IS 'string.id of its shape, a JSON list; NULL unknown';
+COMMENT ON COLUMN reference_link.dtype IS 'Its type of elements; NULL unknown';
+COMMENT ON COLUMN reference_link.device IS 'Where it lay, as torch names it; NULL unknown';
+
 CREATE TABLE compile_event (
     artifact_id INTEGER NOT NULL, row BIGINT NOT NULL, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,
     compile_id VARCHAR,

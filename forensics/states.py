@@ -118,6 +118,10 @@ CAPABILITIES: dict[str, Capability] = {
         "where each tensor of the model lies, against the device map",
         "forensics_recorder.record(OUT, model=model, declared_devices=device_map)",
     ),
+    "reference_link": Capability(
+        "who keeps the largest tensors alive",
+        "forensics_recorder.record(OUT, model=model) as rec, and rec.snapshot() once memory has grown",
+    ),
     "checkpoint": Capability(
         "names, shapes, places and values of stored tensors",
         "keep the checkpoints' files, or at least adapters, indices and the first megabytes of each",

@@ -87,6 +87,12 @@ def board(name: str = "free bytes / requested bytes") -> p.ThresholdBoard:
     )
 
 
+def references(name: str = "variable evaluator of main (job.py:50)") -> p.ReferenceChains:
+    kept = p.Keeper(20, 320 * MIB, "[8192,512] float32 cpu", ("list of 36", "attribute scores of Evaluator", name))
+    far = p.Keeper(1, MIB, "[64] float32 cpu", (name, "list of 2", "a", "b", "c", "d", "module job"))
+    return p.ReferenceChains("references.json", "", (kept, far), 3)
+
+
 def devices(name: str = "layers.3.weight") -> p.DeviceMap:
     both = (
         p.Stretch("layers.0.weight", "layers.2.weight", 3, "cuda:0", "0", False, 3 * MIB),
@@ -101,5 +107,5 @@ def steps(name: str = "RuntimeError: nan") -> p.LastSteps:
 
 
 def every(name: str = "x") -> tuple[p.Picture, ...]:
-    drawings = (provenance, memory, segments, capture, waits, grid, devices, steps, board)
+    drawings = (provenance, memory, segments, capture, waits, grid, devices, references, steps, board)
     return tuple(drawing(name) for drawing in drawings)

@@ -117,3 +117,11 @@ def test_the_board_holds_what_was_found_and_the_health_of_the_worst_rank(tmp_pat
     ]
     assert board.gauges[0].marks == (("threshold", 1.0),)
     assert board.gauges[2].marks == (("healthy", 0.6), ("bad", 0.85))
+
+
+def test_tensors_on_the_same_way_are_kept_by_one_keeper(tmp_path: Path) -> None:
+    keepers = one(pictures_of("memory-kept-predictions", tmp_path), p.ReferenceChains).keepers
+    assert [(k.n_tensors, k.n_bytes, k.example) for k in keepers] == [(20, 20 << 24, "[8192,512] float32 cpu")]
+    first, held, root = keepers[0].links
+    assert (first, held) == ("list of 26", "attribute scores of __main__.Evaluator")
+    assert root.startswith("variable evaluator of main (/srv/job/kept_predictions.py:")

@@ -12,7 +12,15 @@ from support import MemorySink
 from forensics.artifact import Source
 from forensics.discovery import discover
 from forensics.errors import ArtifactError
-from forensics.formats import device_map, formats, recorder_end, recorder_events, recorder_steps, tensor_stats
+from forensics.formats import (
+    device_map,
+    formats,
+    recorder_end,
+    recorder_events,
+    recorder_steps,
+    references,
+    tensor_stats,
+)
 
 WHO = {"rank": 1, "world_size": 2, "local_rank": 1, "host": "node-1", "pid": 77, "attempt": 2}
 STEPS = [
@@ -48,6 +56,7 @@ def loaded(module: Any, path: Path, content: Any) -> MemorySink:
         ("recorder_events", EVENTS),
         ("recorder_end", [END | {"how": "completed"}]),
         ("device_map", [{"format": "forensics.device_map/1", **WHO, "tensors": []}]),
+        ("references", [{"format": "forensics.references/1", **WHO, "tensors": []}]),
     ],
 )
 def test_each_file_is_recognised_by_its_first_key(tmp_path: Path, name: str, content: list[Any]) -> None:
@@ -128,6 +137,21 @@ def test_a_tensor_that_lies_elsewhere_than_declared_is_a_fact(tmp_path: Path) ->
     assert [fact["value"] for fact in sink.facts] == ["a lies on cuda:1, declared 0"]
 
 
+def test_each_object_that_keeps_a_tensor_alive_is_a_row(tmp_path: Path) -> None:
+    tensor = {"bytes": 4096, "shape": [32, 32], "dtype": "float32", "device": "cpu", "addr": 64}
+    held = [tensor | {"chain": ["list[3] of 9", "attribute kept of m.C", "variable c of f (m.py:7)"]}]
+    free = [tensor | {"chain": []}]  # what nothing was found to hold
+    whole = loaded(references, tmp_path / "r", {"format": "forensics.references/1", **WHO, "tensors": held + free})
+    rows = whole.rows("reference_link")
+    assert [(row["tensor"], row["place"], row["holder"]) for row in rows] == [
+        (0, 0, "list[3] of 9"), (0, 1, "attribute kept of m.C"), (0, 2, "variable c of f (m.py:7)")
+    ]  # fmt: skip
+    assert (rows[0]["size_bytes"], rows[0]["shape"], rows[0]["device"]) == (4096, "[32,32]", "cpu")
+    assert whole.procs[0]["rank"] == 1 and whole.coverage[0]["complete"]
+    cut = loaded(references, tmp_path / "s", {"format": "forensics.references/1", "tensors": [*held, {"bytes": 1}]})
+    assert cut.quality == "partial" and not cut.coverage[0]["complete"]
+
+
 def test_operators_carry_their_sequence_node_and_data_flow(tmp_path: Path) -> None:
     op = {"step": 3, "phase": "forward", "op": "aten::log", "module": "head", "n_nan": 0, "n_inf": 1}
     rows = [
@@ -164,7 +188,7 @@ def test_more_bytes_never_give_fewer_rows(tmp_path: Path, module: Any) -> None:
     assert kept[-1] > kept[0] == 0
 
 
-@pytest.mark.parametrize("module", [recorder_steps, recorder_events, recorder_end, device_map])
+@pytest.mark.parametrize("module", [recorder_steps, recorder_events, recorder_end, device_map, references])
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "forensics.steps/9"}', '{"format": 1}', "\0\0", "{}"])
 def test_what_is_none_of_it_is_a_clear_error(tmp_path: Path, module: Any, text: str) -> None:
     path = tmp_path / "x"
@@ -183,6 +207,10 @@ def test_hostile_values_are_left_out(tmp_path: Path, value: Any) -> None:
     loaded(recorder_end, tmp_path / "n", END | line)
     entry = line | {"device": value, "shape": value, "dtype": value, "addr": value, "declared": value}
     loaded(device_map, tmp_path / "m", {"format": "forensics.device_map/1", "tensors": [entry, value]})
+    held = {"bytes": value, "shape": [value], "dtype": value, "device": value, "chain": ["module m", value]}
+    header = {"format": "forensics.references/1", "tensors": [held, {"chain": value}, value]}
+    sink = loaded(references, tmp_path / "r", header)
+    assert sink.rows("reference_link")[0]["holder"] == "module m"
 
 
 def odd_values(sink: MemorySink) -> str:

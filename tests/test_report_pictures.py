@@ -156,3 +156,13 @@ def test_the_board_marks_what_is_beyond_a_bad_limit_and_says_how_often_a_thresho
     bar = next(item for item in root.iter() if "measure" in (item.get("class") or ""))
     mark = next(item for item in root.iter() if item.get("class") == "limit-mark")
     assert float(bar.get("x", 0)) + float(bar.get("width", 0)) > float(mark.get("d", "M0 ").split()[0][1:])
+
+
+def test_a_chain_of_holders_ends_in_what_lives_by_itself_and_a_long_one_is_shortened() -> None:
+    exhibit = drawn(demo.references())
+    assert "variable evaluator of main (job.py:50): 20 tensors of 320 MiB together" in exhibit.lead
+    root = parsed(exhibit.svg)
+    assert marks(root, "op-box") == 3 + 5 and marks(root, "op-box", "birth") == 2
+    assert "3 more" in [item.text for item in root.iter()]
+    assert exhibit.twin.rows[1][-1].endswith("d ← module job"), "the table has all of it"
+    assert exhibit.notes == ["3 more ways not drawn."]

@@ -13,6 +13,7 @@ from forensics.report.exhibit import Exhibit
 from forensics.report.grid_svg import grid_exhibit
 from forensics.report.memory_svg import memory_exhibit
 from forensics.report.provenance_svg import provenance_exhibit
+from forensics.report.references_svg import references_exhibit
 from forensics.report.segments_svg import segments_exhibit
 from forensics.report.steps_table import steps_exhibit
 from forensics.report.waits_svg import waits_exhibit
@@ -25,6 +26,7 @@ _DRAWN_BY: dict[type, Callable[[Any, int], Exhibit | None]] = {
     pictures.GridView: grid_exhibit,
     pictures.WaitGraph: waits_exhibit,
     pictures.DeviceMap: devices_exhibit,
+    pictures.ReferenceChains: references_exhibit,
     pictures.LastSteps: steps_exhibit,
     pictures.ThresholdBoard: board_exhibit,
 }

@@ -220,6 +220,26 @@ class DeviceMap:
 
 
 @dataclass(frozen=True)
+class Keeper:
+    """Tensors that are kept alive in the same way."""
+
+    n_tensors: int
+    n_bytes: int
+    example: str  # shape, type and device of the first
+    links: tuple[str, ...]  # from what holds a tensor itself to what lives by itself
+
+
+@dataclass(frozen=True)
+class ReferenceChains:
+    """Who keeps the largest tensors of a process alive, those who keep most first."""
+
+    artifact: str
+    process: str
+    keepers: tuple[Keeper, ...]
+    n_hidden: int = 0
+
+
+@dataclass(frozen=True)
 class Gauge:
     """One measured value and what it is held against."""
 
@@ -249,4 +269,5 @@ Picture = (
     | LastSteps
     | DeviceMap
     | ThresholdBoard
+    | ReferenceChains
 )

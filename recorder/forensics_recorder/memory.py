@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -103,15 +104,32 @@ def reference_chains(*, largest: int = 20) -> list[dict[str, Any]]:
     ordered = sorted(tensors.values(), key=lambda t: -t.untyped_storage().nbytes())[:largest]
     del tensors
     rows: list[dict[str, Any]] = []
+    variables = _variables()
     for tensor in ordered:
         row = {"bytes": tensor.untyped_storage().nbytes(), "shape": list(tensor.shape), "device": str(tensor.device)}
         row |= {"dtype": str(tensor.dtype).rpartition(".")[2], "requires_grad": tensor.requires_grad}
-        row |= {"addr": tensor.data_ptr(), "chain": _chain(tensor, [ordered, rows])}
+        row |= {"addr": tensor.data_ptr(), "chain": _chain(tensor, [ordered, rows], variables)}
         rows.append(row)
     return rows
 
 
-def _chain(start: Any, ours: list[Any]) -> list[str]:
+def _variables() -> dict[int, str]:
+    """Variables of functions that run, by the identity of what they hold: the collector does not see those."""
+    found: dict[int, str] = {}
+    for start in sys._current_frames().values():
+        frame: types.FrameType | None = start
+        while frame is not None:
+            code = frame.f_code
+            if Path(code.co_filename).parent != Path(__file__).parent:
+                for name, value in list(frame.f_locals.items()):
+                    found.setdefault(
+                        id(value), f"variable {name} of {code.co_name} ({code.co_filename}:{frame.f_lineno})"
+                    )
+            frame = frame.f_back
+    return found
+
+
+def _chain(start: Any, ours: list[Any], variables: dict[int, str]) -> list[str]:
     """Breadth first over referrers, until something that lives by itself is met."""
     ignored = {id(one) for one in ours} | {id(ours)}
     seen = {id(start)}
@@ -121,21 +139,28 @@ def _chain(start: Any, ours: list[Any]) -> list[str]:
     while waiting and len(seen) < 2000:
         target, chain = waiting.pop(0)
         best = chain if len(chain) > len(best) else best
+        if id(target) in variables:
+            return [*chain, variables[id(target)]]
         if len(chain) >= _MAX_CHAIN:
             continue
         for holder in gc.get_referrers(target)[:_MAX_REFERRERS]:
             if id(holder) in seen or id(holder) in ignored or _is_ours(holder):
                 continue
             seen.add(id(holder))
-            link = _link(holder, target)
+            link, way = _link(holder, target), chain
+            if chain and chain[-1].startswith("dict['") and getattr(holder, "__dict__", None) is target:
+                # An object and its dict are one place.
+                link, way = f"attribute {chain[-1][6:-2]} of {_type_name(holder)}", chain[:-1]
             if isinstance(holder, (types.ModuleType, type, types.FrameType)):
-                return [*chain, link]
-            waiting.append((holder, [*chain, link]))
+                return [*way, link]
+            waiting.append((holder, [*way, link]))
     return best
 
 
 def _is_ours(holder: Any) -> bool:
-    return isinstance(holder, types.FrameType) and holder.f_code.co_filename == __file__
+    own = __name__.partition(".")[0] + "."
+    of_recorder = str(getattr(type(holder), "__module__", "")).startswith(own)  # keeps nothing that lives by it alone
+    return of_recorder or (isinstance(holder, types.FrameType) and holder.f_code.co_filename == __file__)
 
 
 def _link(holder: Any, target: Any) -> str:
@@ -155,4 +180,10 @@ def _link(holder: Any, target: Any) -> str:
         return f"class {holder.__module__}.{holder.__qualname__}"
     if isinstance(holder, types.FunctionType):
         return f"function {holder.__qualname__}"
-    return f"object of {type(holder).__module__}.{type(holder).__qualname__}"
+    attributes = list(getattr(holder, "__dict__", None) or {}) if not isinstance(holder, types.MethodType) else []
+    name = next((k for k in attributes if isinstance(k, str) and holder.__dict__.get(k) is target), "")
+    return f"attribute {name} of {_type_name(holder)}" if name else f"object of {_type_name(holder)}"
+
+
+def _type_name(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

@@ -102,6 +102,22 @@ def test_reference_chains_name_who_keeps_a_tensor_alive(run: Run) -> None:
     assert any("Cache" in link or "kept" in link for link in row["chain"])
 
 
+def test_a_chain_ends_at_a_variable_of_a_running_function_and_not_in_the_recorder(run: Run) -> None:
+    script = TORCH + (
+        "import json\nfrom forensics_recorder.memory import reference_chains\n"
+        "class Evaluator:\n    def __init__(self):\n        self.scores = []\n"
+        "def score():\n    evaluator = Evaluator()\n"
+        "    evaluator.scores += [torch.zeros(1 << 20) for _ in range(2)]\n"
+        "    with fr.record(OUT):\n        print(json.dumps(reference_chains(largest=2)))\n"
+        "score()\n"
+    )
+    for number, row in enumerate(json.loads(run(script).stdout)):
+        first, held, root = row["chain"]
+        assert first == f"list[{number}] of 2"
+        assert held == "attribute scores of __main__.Evaluator"
+        assert root.startswith("variable evaluator of score (")
+
+
 def test_a_bundle_holds_the_folders_of_all_ranks(run: Run) -> None:
     left = run("fr.record(OUT).close(); print(fr.bundle(OUT))")
     with tarfile.open(left.stdout.strip()) as tar:
