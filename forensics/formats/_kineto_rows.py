@@ -130,10 +130,10 @@ class Damage:
 
 @dataclass
 class Slice:
-    """Consecutive events of one document; `row` counts from its first event."""
+    """Consecutive events of one document; rows are counted from its first event."""
 
     document: int
-    events: pa.Table
+    events: pa.Table  # as `select_events` gives them
     counters: pa.Table  # row, name, ts_ns, args as JSON
     positions: list[tuple[int, int]]  # row, byte
     damage: Damage = field(default_factory=Damage)
@@ -161,7 +161,7 @@ class _Parser:
         start, end = pieces[0].start, pieces[-1].end
         size = max(piece.end - piece.start for piece in pieces) + 1024
         path = self._file.put(b"[", memoryview(data)[start:end], b"]")
-        events = self._read(path, size, document, self._old) if exact else None
+        events = self._read(path, size, self._old) if exact else None
         if events is not None:
             counters = self._counters(path, size) if _has_counters(events) else _NO_COUNTERS
             return Slice(document, events, counters, _positions(data, pieces, events.num_rows))
@@ -175,11 +175,11 @@ class _Parser:
         for piece in pieces:
             size = piece.end - piece.start + 1024
             path = self._file.put(b"[", memoryview(data)[piece.start : piece.end], b"]")
-            events = None if old is None else self._read(path, size, document, old)
+            events = None if old is None else self._read(path, size, old)
             if events is None:
                 text = self._mended(piece, done.damage)
                 path, size = self._file.put(b"[", text, b"]"), len(text) + 1024
-                events = self._read(path, size, document, NEW_ERA)
+                events = self._read(path, size, NEW_ERA)
                 if events is None:
                     done.damage.n_lost += 1
                     done.damage.lost_bytes += piece.end - piece.start
@@ -188,9 +188,9 @@ class _Parser:
                 done.positions.append((first, piece.byte))
             if _has_counters(events):
                 counters.append(_from_row(self._counters(path, size), first))
-            tables.append(_from_row(events, first))
+            tables.append(events)
             first += events.num_rows
-        none = self._read(self._file.put(b"[]"), 1024, document, NEW_ERA)
+        none = self._read(self._file.put(b"[]"), 1024, NEW_ERA)
         done.events, done.counters = pa.concat_tables([*tables, none]), pa.concat_tables(counters)
         return done
 
@@ -205,9 +205,9 @@ class _Parser:
         damage.skip(piece.data[at : piece.end], piece.byte + at - piece.start)
         return b",".join(events)
 
-    def _read(self, path: str, size: int, document: int, old: frozenset[str]) -> pa.Table | None:
+    def _read(self, path: str, size: int, old: frozenset[str]) -> pa.Table | None:
         try:
-            return self.con.sql(select_events(path, size, document, old)).to_arrow_table()
+            return self.con.sql(select_events(path, size, old)).to_arrow_table()
         except duckdb.OutOfMemoryException as error:
             if spare_bytes() is not None:
                 raise MemoryError(str(error)) from error

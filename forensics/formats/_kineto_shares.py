@@ -10,31 +10,32 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forensics.formats._kineto_rows import Damage, Slice
+from forensics.formats._kineto_typing import MEMORY, Events, Rows, dictionary, valid
 
-_FLOWS = pa.array(["fwdbwd", "forward_backward"])
-_HOST_CATEGORIES = pa.array(["cpu_op", "Operator", "cuda_runtime", "Runtime", "user_annotation"])
-_LAUNCHING = pa.array(["runtime", "driver"])
-_INNERMOST = pa.array(["runtime", "driver", "memory", "instant"])
-_COPIES = pa.array(["kernel", "memcpy", "memset"])
-_NO_WORK = pa.array(["gpu_annotation", "sync"])
-_MARKING = pa.array(["annotation", "cpu_op", "uncategorised"])
-_MARKS = r"^(ProfilerStep#\d|Optimizer\.step#)"
-_COLLECTIVES = r"^(nccl|gloo|mpi|ucc):[a-z_]"
+_FLOWS = ("fwdbwd", "forward_backward")
+_HOST_CATEGORIES = ("cpu_op", "Operator", "cuda_runtime", "Runtime", "user_annotation")
+_INNERMOST = ("runtime", "driver", MEMORY, "instant")
+_COPIES = ("kernel", "memcpy", "memset")
+_NO_WORK = ("gpu_annotation", "sync")
+_MARKING = ("annotation", "cpu_op", "uncategorised")
+_MARK = re.compile(r"ProfilerStep#\d|Optimizer\.step#", re.ASCII)
+_COLLECTIVE = re.compile(r"(nccl|gloo|mpi|ucc):[a-z_]")
 _STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 
 SLICE_COLUMNS = (
     *("row", "ts_ns", "kind", "name", "thread", "device", "stream", "dur_ns", "correlation", "bytes"),
     *("sequence", "graph_id", "shapes", "calls"),
 )
-_MEMORY_COLUMNS = ["row", "ts_ns", "name", "addr", "changed_bytes", "allocated", "reserved", "device_type", "device_id"]
-_COLLECTIVE_COLUMNS = [
-    *("row", "ts_ns", "dur_ns", "kind", "name", "external", "operation", "dtype", "in_elements", "out_elements"),
+_MEMORY_COLUMNS = ("addr", "changed_bytes", "allocated", "reserved", "device_type", "device_id")
+_COLLECTIVE_COLUMNS = (
+    *("external", "operation", "dtype", "in_elements", "out_elements"),
     *("group_name", "group_ranks", "group_sequence", "source_rank", "target_rank"),
-]
+)
 
 
 @dataclass(frozen=True)
@@ -98,19 +99,16 @@ class Share:
 
 
 def split(parsed: Slice) -> Share:
-    events = parsed.events
-    kind, phase = events.column("kind"), events.column("ph")
-    of_memory = pc.fill_null(pc.equal(kind, "memory"), False)
-    of_work = pc.and_not(pc.is_valid(kind), of_memory)
-    flows = pc.and_(pc.is_in(events.column("cat"), _FLOWS), pc.is_in(phase, pa.array(["s", "f"])))
-    metadata = events.select(["name", "pid", "tid", "label", "label_name"]).filter(pc.equal(phase, "M"))
-    slices, links = _slices(events, of_work), _links(events, flows, pc.is_in(phase, pa.array(["B", "E"])))
-    memory = _only(events, _MEMORY_COLUMNS, of_memory)
+    events = Events(parsed.events, parsed.document)
+    of_memory = events.of_kind(MEMORY)
+    work = events.taken(np.flatnonzero((events.kind >= 0) & ~of_memory))
+    metadata = events.taken(np.flatnonzero(events.phase.where("M")))
+    slices, memory = _slices(events, work), _memory(events.taken(np.flatnonzero(of_memory)))
     share = Share(
         parsed.document,
-        _counts(events, slices, memory),
+        _counts(events, work, slices, memory),
         slices,
-        links,
+        _links(events),
         memory,
         _collectives(events),
         _marks(events, parsed.document),
@@ -121,132 +119,165 @@ def split(parsed: Slice) -> Share:
     )
     share.counts.n_counters = parsed.counters.num_rows
     share.counts.n_collectives = share.collectives.num_rows
-    for pid, label in zip(*(metadata.column(c).to_pylist() for c in ("pid", "label")), strict=True):
+    for pid, label in zip(*(metadata[column].to_pylist() for column in ("pid", "label")), strict=True):
         if label == "CPU" and pid is not None:
             share.counts.pids.setdefault(pid, 0)
     return share
 
 
-def _only(events: pa.Table, columns: list[str], mask: Any) -> pa.Table:
-    """Some columns of some rows; nothing else is copied."""
-    chosen = events.select(columns)
-    return chosen.filter(mask) if pc.any(mask).as_py() else chosen.slice(0, 0)
+def _slices(events: Events, work: Rows) -> pa.Table:
+    timed = events.phase.where("X", "B")[work.rows]
+    lasted = pa.array(work.lasted_ns(), mask=~(timed & events.has_dur[work.rows]))
+    correlation, sequence, graph = work["correlation"], work["sequence"], work["graph_id"]
+    shapes, calls = work["shapes"].dictionary_encode(), work["calls"].dictionary_encode()
+    return pa.table(
+        {
+            "row": work.row(),
+            "ts_ns": work.ts_ns(),
+            "kind": work.kind(),
+            "name": work.name(),
+            "thread": work.thread(),
+            "device": work.device(),
+            "stream": work.stream(),
+            "dur_ns": lasted,
+            "correlation": _where(pc.greater_equal(correlation, 1), correlation),
+            "bytes": work.bytes(),
+            "sequence": _where(pc.greater_equal(sequence, 0), sequence),
+            "graph_id": _where(pc.not_equal(graph, 0), graph),
+            "shapes": _longer(shapes, 2),
+            "calls": _longer(calls, 0),
+            "on_device": work.on_device(),
+        }
+    )
 
 
-def _slices(events: pa.Table, mask: Any) -> pa.Table:
-    given = [name if name != "thread" else "tid_number" for name in SLICE_COLUMNS]
-    slices = _only(events, [*given, "on_device", "ph"], mask)
-    columns = {name: slices.column(place) for place, name in enumerate([*SLICE_COLUMNS, "on_device"])}
-    columns["thread"] = pc.if_else(columns["on_device"], pa.scalar(None, pa.int64()), columns["thread"])
-    for name in ("kind", "name", "shapes", "calls"):
-        columns[name] = columns[name].dictionary_encode()
-    timed = pc.is_in(slices.column("ph"), pa.array(["X", "B"]))
-    lasted = pc.max_element_wise(columns["dur_ns"], pa.scalar(0, pa.int64()), skip_nulls=False)
-    columns["dur_ns"] = _where(timed, lasted)
-    for name, low in (("correlation", 1), ("sequence", 0)):
-        columns[name] = _where(pc.greater_equal(columns[name], low), columns[name])
-    return pa.table(columns)
+def _longer(texts: pa.DictionaryArray, length: int) -> pa.DictionaryArray:
+    """Texts of more characters than that; the others are NULL."""
+    kept = pc.greater(pc.utf8_length(texts.dictionary), length)
+    if pc.all(kept).as_py() is not False:
+        return texts
+    return pc.if_else(kept, texts.dictionary, None).take(texts.indices).dictionary_encode()
 
 
 def _where(condition: Any, values: Any) -> Any:
     """The values, NULL where the condition does not hold."""
+    if values.null_count == len(values):
+        return values
     return pc.if_else(pc.fill_null(condition, False), values, pa.scalar(None, values.type))
 
 
-def _links(events: pa.Table, flows: Any, begun: Any) -> dict[str, pa.Table]:
-    kind = events.column("kind")
-    on_host = pc.and_(pc.invert(events.column("on_device")), pc.is_valid(events.column("ts_ns")))
-    host_columns = ["row", "thread_key", "ts_ns", "dur_ns", "external", "kind", "name"]
-    host = _only(events, host_columns, pc.and_(pc.is_valid(kind), on_host))
-    is_frame = pc.equal(host.column("kind"), "python_function")
-    none = pa.scalar(None, pa.string())
-    has_frames = pc.any(is_frame).as_py()
-    frames = pc.if_else(is_frame, host.column("name"), none) if has_frames else pa.nulls(len(host), pa.string())
-    launching = pc.and_(pc.is_in(kind, _LAUNCHING), pc.greater(events.column("correlation"), 0))
-    op_columns = ["row", "thread_key", "ts_ns", "dur_ns", "sequence", "forward_thread"]
+def _links(events: Events) -> dict[str, pa.Table]:
+    on_host = ~events.on_device & events.has_ts & (events.kind >= 0)
+    host = events.taken(np.flatnonzero(on_host))
+    launching = events.of_kind("runtime", "driver")
+    if launching.any():
+        launching &= on_host & pc.greater(events.column("correlation"), 0).fill_null(False).to_numpy(False)
+    launch = events.taken(np.flatnonzero(launching))
+    op = events.taken(np.flatnonzero(events.of_kind("cpu_op") & on_host))
+    flow = events.taken(np.flatnonzero(events.category.where(*_FLOWS) & events.phase.where("s", "f")))
+    begun = events.taken(np.flatnonzero(events.phase.where("B", "E")))
+    frames = np.where(events.of_kind("python_function"), events.name.codes, -1)[host.rows]
     return {
         "host": pa.table(
             {
-                **{name: host.column(name) for name in ("row", "thread_key", "ts_ns", "external")},
-                "end_ns": pc.add(host.column("ts_ns"), _duration(host)),
-                "innermost": pc.is_in(host.column("kind"), _INNERMOST),
-                "frame": frames.dictionary_encode(),
+                **_timed(host),
+                "external": host["external"],
+                "end_ns": events.ts_ns[host.rows] + host.lasted_ns(),
+                "innermost": events.of_kind(*_INNERMOST)[host.rows],
+                "frame": dictionary(frames, events.name.texts),
             }
         ),
-        "launch": _only(events, ["row", "correlation", "ts_ns"], pc.and_(launching, on_host)),
-        "op": _only(events, op_columns, pc.and_(pc.equal(kind, "cpu_op"), on_host)),
-        "flow": _only(events, ["row", "ph", "id", "thread_key", "ts_ns"], flows),
-        "begun": _only(events, ["row", "ph", "thread_key", "ts_ns"], begun),
+        "launch": pa.table({"row": launch.row(), "correlation": launch["correlation"], "ts_ns": launch.ts_ns()}),
+        "op": pa.table(
+            {
+                **_timed(op),
+                "dur_ns": op.dur_ns(),
+                "sequence": op["sequence"],
+                "forward_thread": op["forward_thread"].fill_null(0),
+            }
+        ),
+        "flow": pa.table({**_timed(flow), "ph": flow["ph"], "id": flow["id"]}),
+        "begun": pa.table({**_timed(begun), "ph": begun["ph"]}),
     }
 
 
-def _duration(rows: pa.Table) -> Any:
-    return pc.max_element_wise(pc.fill_null(rows.column("dur_ns"), 0), pa.scalar(0, pa.int64()))
+def _timed(rows: Rows) -> dict[str, pa.Array]:
+    return {"row": rows.row(), "thread_key": rows.thread_key(), "ts_ns": rows.ts_ns()}
 
 
-def _counts(events: pa.Table, slices: pa.Table, memory: pa.Table) -> Counts:
-    def valid(table: pa.Table, column: str) -> int:
-        return int(table.num_rows - table.column(column).null_count)
+def _counts(events: Events, work: Rows, slices: pa.Table, memory: pa.Table) -> Counts:
+    def valid(column: str) -> int:
+        return int(slices.num_rows - slices.column(column).null_count)
 
-    kind = slices.column("kind")
-    kinds = kind.combine_chunks() if kind.num_chunks != 1 else kind.chunk(0)
-    # Once for each distinct kind, not for each row.
-    copies = pc.is_in(kinds.dictionary, _COPIES).take(kinds.indices)
-    other = pc.invert(pc.is_in(kinds.dictionary, _NO_WORK)).take(kinds.indices)
-    work = pc.or_(copies, pc.and_(slices.column("on_device"), other))
-    hosts = events.select(["pid"]).filter(pc.is_in(events.column("cat"), _HOST_CATEGORIES)).column(0)
-    times = pa.chunked_array([*slices.column("ts_ns").chunks, *memory.column("ts_ns").chunks], pa.int64())
-    ends = pc.max(pc.add(slices.column("ts_ns"), _duration(slices))).as_py()
-    last = pc.max(memory.column("ts_ns")).as_py()
+    copies = events.of_kind(*_COPIES)[work.rows]
+    on_device = copies | (work.on_device() & ~events.of_kind(*_NO_WORK)[work.rows])
+    has_ts = events.has_ts & (events.kind >= 0)
+    times = events.ts_ns[has_ts]
+    worked = has_ts[work.rows]
+    ends = (events.ts_ns[work.rows] + work.lasted_ns())[worked]
+    last = [
+        t for t in (int(ends.max()) if len(ends) else None, pc.max(memory.column("ts_ns")).as_py()) if t is not None
+    ]
+    started = times[times > 0]
     counts = Counts(
-        n_read=events.num_rows,
-        n_kept=valid(events, "ph"),
+        n_read=events.n,
+        n_kept=int((events.phase.codes >= 0).sum()),
         n_slices=slices.num_rows,
         n_memory=memory.num_rows,
-        n_device=pc.sum(work).as_py() or 0,
-        n_frames=pc.sum(pc.equal(kinds.dictionary, "python_function").take(kinds.indices)).as_py() or 0,
-        n_calls=valid(slices, "calls"),
-        n_shapes=valid(slices, "shapes"),
-        n_sequence=valid(slices, "sequence"),
-        first_ns=pc.min(times.filter(pc.greater(times, 0))).as_py(),
-        last_ns=pc.max(events.column("ts_ns")).as_py() or 0,
-        end_ns=max((t for t in (ends, last) if t is not None), default=None),
+        n_device=int(on_device.sum()),
+        n_frames=int(events.of_kind("python_function").sum()),
+        n_calls=valid("calls"),
+        n_shapes=valid("shapes"),
+        n_sequence=valid("sequence"),
+        first_ns=int(started.min()) if len(started) else None,
+        last_ns=int(events.ts_ns[events.has_ts].max(initial=0)),
+        end_ns=max(last, default=None),
     )
-    for pair in pc.value_counts(hosts).to_pylist():
-        if pair["values"] is not None:
-            counts.pids[pair["values"]] += pair["counts"]
-    for pair in pc.value_counts(slices.column("device").filter(copies)).to_pylist():
+    hosts = events.process.codes[events.category.where(*_HOST_CATEGORIES)]
+    for number, count in enumerate(np.bincount(hosts[hosts >= 0]).tolist()):
+        if count:
+            counts.pids[events.process.texts[number]] += count
+    devices = slices.column("device").filter(pa.array(copies))
+    for pair in pc.value_counts(devices).to_pylist():
         if pair["values"] is not None and 0 <= pair["values"] < 1024:
             counts.devices[pair["values"]] += pair["counts"]
     return counts
 
 
-def _collectives(events: pa.Table) -> pa.Table:
+def _memory(rows: Rows) -> pa.Table:
+    given = {name: rows[name] for name in _MEMORY_COLUMNS}
+    return pa.table({"row": rows.row(), "ts_ns": rows.ts_ns(), "name": rows["name"], **given})
+
+
+def _collectives(events: Events) -> pa.Table:
     """What tells of collectives: their metadata, on the call and on its kernel, and annotations named after them."""
-    told = _only(
-        events,
-        _COLLECTIVE_COLUMNS,
-        pc.and_(pc.is_valid(events.column("operation")), pc.is_valid(events.column("kind"))),
+    told = np.flatnonzero(valid(events.column("operation")) & (events.kind >= 0))
+    noted = events.of_kind("annotation") & events.name.of_each(
+        [_COLLECTIVE.match(text) is not None for text in events.name.texts], False
     )
-    notes = _only(events, _COLLECTIVE_COLUMNS, pc.fill_null(pc.equal(events.column("kind"), "annotation"), False))
-    return pa.concat_tables([told, notes.filter(pc.match_substring_regex(notes.column("name"), _COLLECTIVES))])
+    return pa.concat_tables([_of_collectives(events.taken(rows)) for rows in (told, np.flatnonzero(noted))])
 
 
-def _marks(events: pa.Table, document: int) -> list[Mark]:
-    named = events.select(["name", "kind", "ts_ns", "dur_ns"]).filter(pc.is_in(events.column("kind"), _MARKING))
-    named = named.filter(pc.match_substring_regex(named.column("name"), _MARKS))
+def _of_collectives(rows: Rows) -> pa.Table:
+    given = {name: rows[name] for name in _COLLECTIVE_COLUMNS}
+    columns = {"row": rows.row(), "ts_ns": rows.ts_ns(), "dur_ns": rows.dur_ns(), "kind": rows.kind().cast(pa.string())}
+    return pa.table({**columns, "name": rows.name().cast(pa.string()), **given})
+
+
+def _marks(events: Events, document: int) -> list[Mark]:
+    marking = events.name.of_each([_MARK.match(text) is not None for text in events.name.texts], False)
+    marking &= events.of_kind(*_MARKING) & events.has_ts & events.has_dur
     marks = []
-    for row in named.select(["name", "ts_ns", "dur_ns"]).to_pylist():
-        if row["ts_ns"] is not None and row["dur_ns"] is not None:
-            step = _STEP.fullmatch(row["name"])
-            end_ns = row["ts_ns"] + max(row["dur_ns"], 0)
-            if step or not row["name"].startswith("Profiler"):
-                optimizer = None if step else row["name"].partition("#")[2]
-                marks.append(Mark(document, int(step[1]) if step else None, optimizer, row["ts_ns"], end_ns))
+    for at in np.flatnonzero(marking).tolist():
+        name, start_ns = events.name.texts[events.name.codes[at]], int(events.ts_ns[at])
+        step = _STEP.fullmatch(name)
+        end_ns = start_ns + max(int(events.dur_ns[at]), 0)
+        if step or not name.startswith("Profiler"):
+            optimizer = None if step else name.partition("#")[2]
+            marks.append(Mark(document, int(step[1]) if step else None, optimizer, start_ns, end_ns))
     return marks
 
 
-def _threads(metadata: pa.Table) -> list[tuple[str, str]]:
-    named = metadata.filter(pc.equal(metadata.column("name"), "thread_name"))
-    pairs = zip(named.column("tid").to_pylist(), named.column("label_name").to_pylist(), strict=True)
-    return [(tid, name) for tid, name in pairs if tid and name]
+def _threads(metadata: Rows) -> list[tuple[str, str]]:
+    columns = (metadata[column].to_pylist() for column in ("name", "tid", "label_name"))
+    return [(tid, label) for name, tid, label in zip(*columns, strict=True) if name == "thread_name" and tid and label]
