@@ -138,6 +138,43 @@ def test_a_time_that_is_no_number_is_unknown(read: Any, field: str, value: str) 
     assert rows[1]["ts_ns" if field == "ts" else "dur_ns"] is None
 
 
+WRONG = {
+    "ts": ['"soon"', "{}", "[1]", "true", "1e30", str(10**30)],
+    "dur": ['"long"', "{}", "[1]", "true", "false", str(10**30)],
+    "name": ['{"a": 1}', '["a"]', "true"],
+    "cat": ['["cpu_op"]', "{}"],
+    "ph": ["[]", "{}"],
+    "pid": ["[1]", '{"a": 1}', "true"],
+    "tid": ["[1]", "{}", "false"],
+    "args": ['"text"', "[1]", "7", "true"],
+    "External id": ['"many"', "{}", "[5]", "true", str(10**30)],
+    "device": ['"first"', "{}", "false", str(-(10**30))],
+    "correlation": ['""', "[]", "true"],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in WRONG.items() for value in values])
+def test_a_value_of_the_wrong_kind_is_counted_and_costs_nothing_else(read: Any, field: str, value: str) -> None:
+    event = '{"ph": "X", "cat": "kernel", "name": "odd", "pid": 1, "tid": 1, "ts": 70, "dur": 5, "args": '
+    event += '{"External id": 5, "device": 1, "correlation": 8}}'
+    at = event.index(f'"{field}": ') + len(field) + 4
+    end = len(event) - 1 if field == "args" else min(n for n in (event.find(c, at) for c in ",}") if n > 0)
+    broken = event[:at] + value + event[end:]
+    sink = read(trace([*many(2), broken, op("last", 600)]))
+    told = [w["message"] for w in sink.warnings if w["code"] == "bad-values"]
+    assert len(told) == 1 and f": {field} (1, first " in told[0] and " at byte " in told[0]
+    assert sink.quality == "partial" and covered(sink)["n_read"] == 4
+    kept = names(sink)
+    assert kept[:2] == names(read(trace(many(2)))) and kept[-1] == "last"
+    assert len(kept) == 4
+
+
+def test_values_of_the_right_kind_are_not_counted(read: Any) -> None:
+    event = '{"ph": "X", "cat": "cpu_op", "name": "[1]", "pid": "Spans", "tid": "a", "ts": "70.5", "dur": 1, "args": '
+    sink = read(trace([*many(1), event + '{"External id": "5", "blocking": true, "names": ["a"]}}']))
+    assert sink.warnings == [] and names(sink)[-1] == "[1]"
+
+
 def test_values_out_of_range_do_not_cost_their_neighbours(read: Any) -> None:
     events = [
         op("a", "5095123798479.830", correlation=2**63 + 5, device=1, stream="0x7fff0000"),

@@ -16,6 +16,7 @@ from forensics.artifact import Source
 from forensics.formats import _json_events, kineto
 from forensics.formats._json_events import EventStream
 from forensics.formats._kineto_rows import EventReader
+from forensics.formats._kineto_typing import Events
 
 TRACES = ARTIFACTS / "chrome_trace"
 
@@ -47,15 +48,15 @@ def test_every_event_of_a_real_trace_is_read_in_order(name: str) -> None:
     with source.open() as stream, EventReader(EventStream(stream), 2, lambda parsed: parsed) as reader:
         slices = list(reader.results())
     assert all(parsed.damage.first_byte is None for parsed in slices)
-    rows, first = [], 0
+    rows: list[tuple[str | None, str | None, int, bool]] = []
     for parsed in slices:
-        columns = (parsed.events.column(name).to_pylist() for name in ("row", "ph", "cat", "ts_ns"))
-        rows += [(first + row, *rest) for row, *rest in zip(*columns, strict=True)]
-        first = len(rows)
-    assert [row[0] for row in rows] == list(range(expected["n"]))
-    assert Counter(row[1] or "null" for row in rows) == expected["ph"]
-    assert Counter(row[2] or "null" for row in rows) == expected["cat"]
-    times = [row[3] for row in rows if row[3] is not None]
+        events = Events(parsed.events, parsed.document)
+        columns = (parsed.events.column(name).to_pylist() for name in ("ph", "cat"))
+        rows += zip(*columns, events.ts_ns.tolist(), events.has_ts.tolist(), strict=True)
+    assert len(rows) == expected["n"]
+    assert Counter(phase or "null" for phase, *_ in rows) == expected["ph"]
+    assert Counter(category or "null" for _, category, *_ in rows) == expected["cat"]
+    times = [ts_ns for *_, ts_ns, known in rows if known]
     assert [min(times), max(times)] == [int(Decimal(str(expected[key])) * 1000) for key in ("tsmin", "tsmax")]
 
 

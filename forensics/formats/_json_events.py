@@ -183,13 +183,20 @@ class EventStream:
             yield from self._array()
 
     def give_up(self, byte: int) -> None:
-        """Reads on without events, which end for the reader at this offset, to what stands behind them."""
+        """Reads on without events, which end for the reader at this offset, to what stands behind them.
+
+        Where memory does not suffice even for that, what stands behind them is lost too.
+        """
         self.given_up = True
-        if self.array_bytes and not self.ended:
-            for _ in self._array():
-                pass
-            for _ in self.chunks():
-                pass
+        self._chunk_bytes = min(self._chunk_bytes, PIECE_BYTES)
+        try:
+            if self.array_bytes and not self.ended:
+                for _ in self._array():
+                    pass
+                for _ in self.chunks():
+                    pass
+        except MemoryError:
+            self.ended = True
         self.cut_byte, self.lost_bytes = byte, self._offset + self._at - byte
 
     def _more(self) -> None:

@@ -1,6 +1,7 @@
 """Which members of trace events are read, and the query that reads a file of events with DuckDB's JSON reader.
 
-All members of all eras are asked for: to look for their names in the text first would cost more than they do.
+Members of all eras are asked for: to look for their names in the text first would cost more than they do. Only those of
+memory events, six that go together, are left out where there are none.
 """
 
 from __future__ import annotations
@@ -53,10 +54,13 @@ ARGS = {
     "Src Rank": ("source_rank", "BIGINT"),
     "Dst Rank": ("target_rank", "BIGINT"),
 }
+_OF_MEMORY = {"Addr", "Bytez", "Total Allocated", "Total Reserved", "Device Type", "Device Id"}
+IN_MEMORY_EVENTS = b'"Device Type"'  # each of them has it, and long words are found fast
 # DuckDB's structs do not tell upper from lower case: "Bytes" of [memory] from "bytes" of copies.
 BYTES, BYTEZ = b'"Bytes":', b'"Bytez":'  # same length, so that no offset changes
 _BEFORE_2022 = {"External id": "external id", "Input Dims": "Input dims"}
 NAMES = {"Bytes": "Bytez", **{old: new for new, old in _BEFORE_2022.items()}}
+NUMBERS = tuple(key for key, (_, kind) in ARGS.items() if kind.endswith("BIGINT"))
 TEXTS = ("ph", "cat", "name", "pid", "tid", "id")
 TIMES = ("ts", "dur")
 # Microseconds with three decimals need more digits than a double has.
@@ -86,8 +90,9 @@ def old_members(data: bytes) -> frozenset[str]:
 
 
 @lru_cache(maxsize=8)
-def _parts(old: frozenset[str]) -> tuple[str, str]:
-    spelt = {_BEFORE_2022[key] if key in old else key: key for key in ARGS}
+def _parts(old: frozenset[str], memory: bool) -> tuple[str, str]:
+    asked = [key for key in ARGS if memory or key not in _OF_MEMORY]
+    spelt = {_BEFORE_2022[key] if key in old else key: key for key in asked}
     struct = "STRUCT(" + ", ".join(f'"{written}" {ARGS[key][1]}' for written, key in spelt.items()) + ")"
     columns = {**dict.fromkeys(TEXTS, "VARCHAR"), **dict.fromkeys(TIMES, _MICROSECONDS), "args": struct}
     return _columns_sql(columns), ", ".join(f'args."{written}" AS {ARGS[key][0]}' for written, key in spelt.items())
@@ -97,8 +102,9 @@ def _columns_sql(columns: dict[str, str]) -> str:
     return "{" + ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items()) + "}"
 
 
-def select_events(path: str, size: int, old: frozenset[str] = NEW_ERA) -> str:
-    columns, args = _parts(old)
+def select_events(path: str, size: int, old: frozenset[str] = NEW_ERA, *, memory: bool = True) -> str:
+    """`memory`: whether there are events of the allocator, whose members are left out otherwise."""
+    columns, args = _parts(old, memory)
     names = ", ".join((*TEXTS, *TIMES))
     return _EVENTS.format(path=path.replace("'", "''"), size=size, names=names, columns=columns, args=args)
 

@@ -1,35 +1,49 @@
-"""Makes the values of a mended event fit the columns they are read into; what does not fit is left out."""
+"""Makes the values of an event fit the columns they are read into; what does not fit is left out and counted."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
-from forensics.formats._kineto_columns import ARGS, NAMES, TEXTS
+from forensics.formats._kineto_columns import ARGS, NAMES, TEXTS, TIMES
 
 _DECIMAL = re.compile(r"[+-]?\d{1,16}(?:\.\d{1,18})?")
 
 
-def fitting(fields: dict[str, Any], text: bytes) -> bytes:
-    """The event with only what the columns take, and of it only values that they can hold."""
+Refuse = Callable[[str, Any], None]
+
+
+def fitting(fields: dict[str, Any], text: bytes, refuse: Refuse) -> bytes:
+    """The event with only what the columns take, and of it only values that they can hold.
+
+    `refuse` is called with name and value of each member that is of the wrong kind or out of range. Names, processes
+    and the like are kept as the text of what stands there; other values are left out.
+    """
     event: dict[str, Any] = {}
     for key in TEXTS:
         value = fields.get(key)
+        if isinstance(value, dict | list | bool):
+            refuse(key, value)
         if value is not None:
             event[key] = value if isinstance(value, str) else orjson.dumps(value).decode()
-    for key in ("ts", "dur"):
+    for key in TIMES:
         event[key] = _decimal(key, fields.get(key), text)
+        if event[key] is None and fields.get(key) is not None:
+            refuse(key, fields[key])
     args = fields.get("args")
     if isinstance(args, dict):
-        event["args"] = _fitting_args(args)
+        event["args"] = _fitting_args(args, refuse)
         if fields.get("ph") == "C":
             event["args"] |= {k: v for k, v in args.items() if isinstance(v, int | float) and k not in ARGS}
+    elif args is not None:
+        refuse("args", args)
     return orjson.dumps(event)
 
 
-def _fitting_args(args: dict[str, Any]) -> dict[str, Any]:
+def _fitting_args(args: dict[str, Any], refuse: Refuse) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for key, value in args.items():
         name = NAMES.get(key, key)
@@ -38,6 +52,8 @@ def _fitting_args(args: dict[str, Any]) -> dict[str, Any]:
             kept[name] = value
         elif kind.endswith("BIGINT"):
             kept[name] = _integer(value, unsigned=kind == "UBIGINT")
+        if kind and value is not None and kept.get(name) is None:
+            refuse(key, value)
     return kept
 
 
@@ -50,7 +66,7 @@ def _integer(value: object, *, unsigned: bool) -> int | None:
     if isinstance(value, float):
         value = int(value) if abs(value) < 2**62 else None
     low, high = (0, 2**64) if unsigned else (-(2**63), 2**63)
-    return value if isinstance(value, int) and low <= value < high else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and low <= value < high else None
 
 
 def _decimal(key: str, value: object, text: bytes) -> str | None:

@@ -1,6 +1,7 @@
 """Finds what belongs together in a trace: launches, forward operators, durations of begun slices.
 
-The narrow columns that this needs lie in tables of an in-memory database, which moves to disk what does not fit.
+The narrow columns that this needs lie in tables of an in-memory database, which moves to disk what does not fit. What
+is found for a row lies in columns that its number leads into: joining them would cost more than finding it.
 Correlation and flow ids are unique within one document of one file only.
 """
 
@@ -9,10 +10,12 @@ from __future__ import annotations
 import itertools
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forensics.formats._kineto_rows import open_cursor
+from forensics.formats._row_column import Numbers, RowColumn
 
 BATCH_ROWS = 500_000  # every append costs, whatever its size
 _NUMBERS = itertools.count()
@@ -25,8 +28,6 @@ _TABLES = {
     "op": f"{_KEYS}, dur_ns BIGINT, sequence BIGINT, forward_thread BIGINT",
     "flow_event": f"{_KEYS}, ph VARCHAR, id VARCHAR",
     "begun": f"{_KEYS}, ph VARCHAR",
-    "nested": "row BIGINT, parent BIGINT, stack UBIGINT",
-    "forward": "row BIGINT, forward_row BIGINT",
     "launch": "document INTEGER, correlation BIGINT, row BIGINT, ts_ns BIGINT",
     "paired": "row BIGINT, dur_ns BIGINT",
 }
@@ -91,27 +92,14 @@ JOIN forward_op AS f ON f.document = b.document AND f.thread_key = s.thread_key 
 WHERE f.op.ts_ns <= b.ts_ns AND f.op.row <> b.row
 """
 _FORWARD = """
-INSERT INTO forward SELECT row, coalesce(f.forward_row, s.forward_row) AS forward_row
+SELECT row, 1 + coalesce(f.forward_row, s.forward_row) AS forward_row
 FROM ({by_flow}) AS f FULL JOIN ({by_sequence}) AS s USING (row)
 """
-
-# Device work belongs to the step that launched it. What a trace has nothing of is not joined.
-_ATTACH = """
-WITH launched AS (
-    SELECT p.row, p.document, {launch_row} AS launch_row, {ts_ns} AS ts_ns FROM part AS p {join_launch}
-)
-SELECT x.row, x.launch_row, {forward} AS forward_row, {step} AS step, {parent} AS parent_row, {stack} AS stack_id,
-    {paired} AS paired_ns
-FROM launched AS x {joins}
-ORDER BY x.row
+_LAUNCHED = """
+SELECT p.row, l.row AS launch_row, l.ts_ns FROM part AS p
+JOIN (SELECT * FROM launch WHERE correlation BETWEEN {low} AND {high}) AS l
+    ON p.document = l.document AND p.correlation = l.correlation AND p.row <> l.row
 """
-_JOIN_LAUNCH = """
-LEFT JOIN (SELECT * FROM launch WHERE correlation BETWEEN {low} AND {high}) AS l ON p.on_device
-    AND p.document = l.document AND p.correlation = l.correlation AND p.row <> l.row
-"""
-_JOIN = "LEFT JOIN (SELECT * FROM {table} WHERE row BETWEEN {first} AND {last}) AS {table} ON {table}.row = x.row"
-_JOIN_STEP = "ASOF LEFT JOIN step AS s ON x.document = s.document AND x.ts_ns >= s.start_ns"
-_NONE = "CAST(NULL AS BIGINT)"
 
 
 class LinkTables:
@@ -124,6 +112,9 @@ class LinkTables:
         self.con.execute(f"CREATE SCHEMA {self._schema}; USE {self._schema}")
         self._waiting: dict[str, list[pa.Table]] = {}
         self._made: set[str] = set()
+        self._n_rows = 0
+        self._found: dict[str, RowColumn] = {}
+        self._steps: dict[int, pa.Table] = {}  # of each document
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """Another connection to the same tables, for another thread."""
@@ -135,12 +126,16 @@ class LinkTables:
         self.con.execute("USE memory.main")
         self.con.execute(f"DROP SCHEMA {self._schema} CASCADE")
         self.con.close()
+        for column in self._found.values():
+            column.close()
 
     def drop(self) -> None:
         """Gives up all links but steps and paired durations."""
-        for table in self._made - {"step", "paired", "begun"}:
+        for table in self._made - {"paired", "begun"}:
             self.con.execute(f"DROP TABLE IF EXISTS {table}")
             self._made.discard(table)
+        for name in self._found.keys() - {"paired"}:
+            self._found.pop(name).close()
 
     def add(self, name: str, rows: pa.Table) -> None:
         if rows.num_rows:
@@ -149,9 +144,19 @@ class LinkTables:
             if sum(table.num_rows for table in waiting) >= self._batch_rows:
                 self._append(name)
 
-    def finish(self) -> None:
+    def finish(self, n_rows: int) -> None:
+        """All rows were added; `n_rows`: of the trace."""
+        self._n_rows = n_rows
         for name in list(self._waiting):
             self._append(name)
+
+    def put(self, name: str, rows: Numbers, values: Numbers) -> None:
+        """What was found for rows, numbers above 0: `parent` and `forward` (1 + row), `stack`, `paired` (1 + ns)."""
+        if name not in self._found:
+            wide = name == "paired" or self._n_rows >= (1 << 31) - 1
+            kind = np.uint64 if name == "stack" else np.int64 if wide else np.int32
+            self._found[name] = RowColumn(self._n_rows, kind)
+        self._found[name].put(rows, values)
 
     def _append(self, name: str) -> None:
         self.insert(_INTO.get(name, name), pa.concat_tables(self._waiting.pop(name)))
@@ -178,9 +183,10 @@ class LinkTables:
         return _INTO.get(name, name) in self._made
 
     def set_steps(self, steps: pa.Table) -> None:
-        """`steps`: document, step, start_ns, end_ns."""
-        if steps.num_rows:
-            self.insert("step", steps)
+        """`steps`: document, step, start_ns, end_ns, by document and start."""
+        for document in steps.column("document").unique().to_pylist():
+            of_document = pa.array(np.equal(steps.column("document").to_numpy(), document))
+            self._steps[document] = steps.filter(of_document)
 
     def link(self, con: duckdb.DuckDBPyConnection) -> None:
         """Fills `launch` and `forward`. What is not in the trace is not looked for."""
@@ -191,41 +197,60 @@ class LinkTables:
             return
         ((numbered,),) = con.execute("SELECT bool_or(sequence >= 0 AND forward_thread > 0) FROM op").fetchall()
         if self.has("flow") or numbered:
-            self._make(con, "forward")
             by_flow = _BY_FLOW if self.has("flow") else _NO_FLOWS
-            con.execute(_FORWARD.format(by_flow=by_flow, by_sequence=_BY_SEQUENCE))
+            found = con.sql(_FORWARD.format(by_flow=by_flow, by_sequence=_BY_SEQUENCE))
+            for batch in found.to_arrow_reader(BATCH_ROWS):
+                self.put("forward", batch.column("row").to_numpy(), batch.column("forward_row").to_numpy())
 
     def attach(self, part: pa.Table) -> pa.Table:
-        """row, launch_row, forward_row, step, parent_row, stack_id, paired_ns for each row of `part`, in its order.
+        """launch_row, forward_row, step, parent_row, stack_id, paired_ns for each row of `part`, in its order.
 
-        `part`: row (ascending), document, ts_ns, correlation, on_device.
+        `part`: row (ascending), document, ts_ns, correlation, on_device. Device work belongs to the step of its launch.
         """
+        rows, launch_rows = part.column("row").to_numpy(), np.zeros(part.num_rows, np.int64)
+        ts_ns, known = part.column("ts_ns").fill_null(0).to_numpy(), part.column("ts_ns").is_valid().to_numpy()
+        launched = self._launched(part)
+        if launched is not None and launched.num_rows:
+            at = np.searchsorted(rows, launched.column("row").to_numpy())
+            launch_rows[at] = launched.column("launch_row").to_numpy() + 1
+            ts_ns, known = ts_ns.copy(), known.copy()
+            ts_ns[at], known[at] = launched.column("ts_ns").to_numpy(), True
+        return pa.table(
+            {
+                "launch_row": _less_one(launch_rows),
+                "forward_row": _less_one(self._of("forward", rows)),
+                "step": self._step(part.column("document").to_numpy(), ts_ns, known),
+                "parent_row": _less_one(self._of("parent", rows)),
+                "stack_id": _present(self._of("stack", rows).astype(np.uint64), 0),
+                "paired_ns": _less_one(self._of("paired", rows)),
+            }
+        )
+
+    def _launched(self, part: pa.Table) -> pa.Table | None:
+        """row, launch_row and the launch's ts_ns of device work whose launch is in the trace."""
+        if "launch" not in self._made:
+            return None
+        part = part.filter(pc.and_(part.column("on_device"), pc.is_valid(part.column("correlation"))))
+        if not part.num_rows:
+            return None
+        named = pc.min_max(part.column("correlation")).as_py()
         self.con.register("part", part)
-        found = self.con.sql(self._attaching(part)).to_arrow_table()
+        found = self.con.sql(_LAUNCHED.format(low=named["min"], high=named["max"])).to_arrow_table()
         self.con.unregister("part")
         return found
 
-    def _attaching(self, part: pa.Table) -> str:
-        rows = part.column("row")
-        span = {"first": rows[0].as_py(), "last": rows[-1].as_py()} if len(rows) else {"first": 0, "last": 0}
-        named = pc.min_max(part.column("correlation").filter(part.column("on_device"))).as_py()
-        launched = "launch" in self._made and named["min"] is not None
-        joins = [_JOIN.format(table=table, **span) for table in ("forward", "nested", "paired") if table in self._made]
+    def _of(self, name: str, rows: Numbers) -> Numbers:
+        return self._found[name].take(rows) if name in self._found else np.zeros(len(rows), np.int64)
 
-        def taken(table: str, value: str, kind: str = "BIGINT") -> str:
-            return value if table in self._made else f"CAST(NULL AS {kind})"
-
-        return _ATTACH.format(
-            launch_row="l.row" if launched else _NONE,
-            ts_ns="coalesce(l.ts_ns, p.ts_ns)" if launched else "p.ts_ns",
-            join_launch=_JOIN_LAUNCH.format(low=named["min"], high=named["max"]) if launched else "",
-            forward=taken("forward", "forward.forward_row"),
-            step=taken("step", "CASE WHEN x.ts_ns < s.end_ns THEN s.step END"),
-            parent=taken("nested", "nullif(nested.parent, 0) - 1"),
-            stack=taken("nested", "nullif(nested.stack, 0)", "UBIGINT"),
-            paired=taken("paired", "paired.dur_ns"),
-            joins=" ".join([*joins, _JOIN_STEP if "step" in self._made else ""]),
-        )
+    def _step(self, documents: Numbers, ts_ns: Numbers, known: Numbers) -> pa.Array:
+        """The step that a time lies in: of those of its document the last that had begun."""
+        numbers, inside = np.zeros(len(ts_ns), np.int64), np.zeros(len(ts_ns), np.bool_)
+        for document, steps in self._steps.items():
+            own = np.flatnonzero(known & (documents == document))
+            at = np.searchsorted(steps.column("start_ns").to_numpy(), ts_ns[own], side="right") - 1
+            lies = (at >= 0) & (ts_ns[own] < steps.column("end_ns").to_numpy()[at])
+            numbers[own], inside[own] = steps.column("step").to_numpy()[at], lies
+        return pa.array(numbers, mask=~inside)
 
     def pair_begins(self) -> None:
         """Gives slices that were written as a begin and an end (merged traces) their durations."""
@@ -248,6 +273,17 @@ class LinkTables:
         if durations:
             rows_of, lasted = zip(*durations, strict=True)
             self.insert("paired", pa.table({"row": rows_of, "dur_ns": lasted}))
+            self.put("paired", np.array(rows_of), np.maximum(lasted, 0) + 1)
             for table, change in (("host", "end_ns = ts_ns + greatest(p.dur_ns, 0)"), ("op", "dur_ns = p.dur_ns")):
                 if table in self._made:
                     self.con.execute(f"UPDATE {table} SET {change} FROM paired AS p WHERE {table}.row = p.row")
+
+
+def _less_one(numbers: Numbers) -> pa.Array:
+    """Numbers from 1, as numbers from 0; NULL where there was none."""
+    return _present(numbers.astype(np.int64) - 1, -1)
+
+
+def _present(numbers: Numbers, none: int) -> pa.Array:
+    """The numbers as a column, NULL where they are `none`."""
+    return pa.array(numbers, mask=numbers == none)

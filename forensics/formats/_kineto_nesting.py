@@ -7,13 +7,14 @@ from array import array
 from collections.abc import Iterable, Iterator
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from forensics.artifact import Frame, Stacks
 from forensics.formats._kineto_links import LinkTables
 
 _BATCH_ROWS = 100_000
-_APPEND_ROWS = 500_000
+_NOTHING = 0, 1 << 64  # what encloses the outermost slices: no row, without end
 _MAX_DEPTH = 512  # frames of one stack that are kept
 _MAX_STACKS = 500_000  # distinct stacks of one trace
 
@@ -65,72 +66,68 @@ class CallStacks:
 
 
 def nest(con: duckdb.DuckDBPyConnection, links: LinkTables, names: list[str], stacks: CallStacks) -> None:
-    """Fills `nested` with 1 + row of the enclosing slice, and the stack where there are Python frames (`names`)."""
+    """Puts 1 + row of the enclosing slice as `parent`, and the `stack` where there are Python frames (`names`)."""
     if not links.has("host"):
         return
     # Times in whole microseconds are cut, not rounded: an inner slice can seem to end after the outer.
     ((whole, n_frames),) = con.execute(_NEEDS).fetchall()
     slack = 1000 if whole else 0
     batches = con.sql(_ORDERED).to_arrow_reader(_BATCH_ROWS)
-    nested = _nest_with_frames(batches, slack, names, stacks) if n_frames else _nest(batches, slack)
-    waiting: list[pa.Table] = []
-    for table in nested:
-        waiting.append(table)
-        if len(waiting) * _BATCH_ROWS >= _APPEND_ROWS:
-            links.insert("nested", pa.concat_tables(waiting))
-            waiting = []
-    if waiting:
-        links.insert("nested", pa.concat_tables(waiting))
+    if n_frames:
+        _nest_with_frames(batches, slack, names, stacks, links)
+    else:
+        _nest(batches, slack, links)
 
 
-def _nest(batches: Iterable[pa.RecordBatch], slack: int) -> Iterator[pa.Table]:
+def _nest(batches: Iterable[pa.RecordBatch], slack: int, links: LinkTables) -> None:
     current = -1
-    rows: list[int] = []
-    ends: list[int] = []
+    enclosing: list[tuple[int, int]] = []  # around the innermost open slice: 1 + row, end
+    push, pop = enclosing.append, enclosing.pop
+    outer, until = _NOTHING
     for batch in batches:
         parents = array("q")
         note = parents.append
         for row, thread, start, end in zip(*_columns(batch), strict=True):
             if thread != current:
                 current = thread
-                rows, ends = [], []
-            while ends and (ends[-1] <= start or ends[-1] + slack < end):
-                ends.pop()
-                rows.pop()
-            note(rows[-1] + 1 if rows else 0)
-            rows.append(row)
-            ends.append(end)
-        yield pa.table({"row": batch.column(0), "parent": _numbers(parents, pa.int64())})
+                enclosing.clear()
+                outer, until = _NOTHING
+            while until <= start or until + slack < end:
+                outer, until = pop()
+            note(outer)
+            push((outer, until))
+            outer, until = row + 1, end
+        links.put("parent", batch.column(0).to_numpy(), np.frombuffer(parents, np.int64))
 
 
 def _nest_with_frames(
-    batches: Iterable[pa.RecordBatch], slack: int, names: list[str], stacks: CallStacks
-) -> Iterator[pa.Table]:
+    batches: Iterable[pa.RecordBatch], slack: int, names: list[str], stacks: CallStacks, links: LinkTables
+) -> None:
     current = -1
-    open_slices: list[tuple[int, int, int]] = []  # row, end, stack
+    enclosing: list[tuple[int, int, int]] = []  # around the innermost open slice: 1 + row, end, stack
+    push, pop = enclosing.append, enclosing.pop
     inner, known = stacks.inner, stacks.known
+    (outer, until), stack = _NOTHING, 0
     for batch in batches:
         parents, stack_ids = array("q"), array("Q")
+        note_parent, note_stack = parents.append, stack_ids.append
         frames = batch.column(4).to_pylist()
         for row, thread, start, end, frame in zip(*_columns(batch), frames, strict=True):
             if thread != current:
                 current = thread
-                open_slices = []
-            while open_slices and (open_slices[-1][1] <= start or open_slices[-1][1] + slack < end):
-                open_slices.pop()
-            outer, stack = (open_slices[-1][0] + 1, open_slices[-1][2]) if open_slices else (0, 0)
-            parents.append(outer)
+                enclosing.clear()
+                (outer, until), stack = _NOTHING, 0
+            while until <= start or until + slack < end:
+                outer, until, stack = pop()
+            note_parent(outer)
+            push((outer, until, stack))
             if frame is not None:
                 stack = known.get((stack, frame)) or inner(stack, frame, names[frame])
-            stack_ids.append(stack)
-            open_slices.append((row, end, stack))
-        yield pa.table(
-            {
-                "row": batch.column(0),
-                "parent": _numbers(parents, pa.int64()),
-                "stack": _numbers(stack_ids, pa.uint64()),
-            }
-        )
+            note_stack(stack)
+            outer, until = row + 1, end
+        rows = batch.column(0).to_numpy()
+        links.put("parent", rows, np.frombuffer(parents, np.int64))
+        links.put("stack", rows, np.frombuffer(stack_ids, np.uint64))
 
 
 def _columns(batch: pa.RecordBatch) -> Iterator[list[int]]:
@@ -139,7 +136,3 @@ def _columns(batch: pa.RecordBatch) -> Iterator[list[int]]:
         column = batch.column(number)
         values = memoryview(column.buffers()[1]).cast(code)  # type: ignore[call-overload]
         yield values[column.offset : column.offset + len(column)].tolist()
-
-
-def _numbers(values: array[int], kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])

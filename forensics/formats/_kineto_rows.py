@@ -11,11 +11,11 @@ import os
 import re
 import tempfile
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -28,8 +28,20 @@ from forensics.case import connect
 from forensics.errors import Untrusted
 from forensics.formats._json_events import EventStream, Piece
 from forensics.formats._json_repair import Mended, split_events
-from forensics.formats._kineto_columns import BYTES, BYTEZ, NEW_ERA, old_members, select_counters, select_events
+from forensics.formats._kineto_columns import (
+    BYTES,
+    BYTEZ,
+    IN_MEMORY_EVENTS,
+    NEW_ERA,
+    NUMBERS,
+    TEXTS,
+    TIMES,
+    old_members,
+    select_counters,
+    select_events,
+)
 from forensics.formats._kineto_fit import fitting
+from forensics.formats._text_lines import clean_text
 from forensics.memory import spare_bytes
 
 MEMORY_LIMIT = "256MB"  # beyond, DuckDB uses the folder for temporary files
@@ -39,6 +51,12 @@ _PHASE = b'"ph"'
 _ERA_BYTES = 4 << 20  # looked at to find how this trace spells its members
 # DuckDB before 2 reads decimals as doubles, which hold 16 digits.
 _LONG_TIME = re.compile(rb'"(?:ts|dur)"\s*:\s*\d{14,}\.\d') if int(duckdb.__version__.split(".")[0]) < 2 else None
+# What DuckDB takes without complaint, booleans as 1 and 0, and anything as text. It is looked for where a trace begins:
+# to look everywhere takes a tenth longer.
+_WRONG_KIND = re.compile(
+    rb'"(?:%b)"\s*:\s*(?:true|false)\b|"(?:%b)"\s*:\s*(?:[\[{]|true|false)'
+    % ("|".join((*TIMES, *NUMBERS)).encode(), "|".join(TEXTS).encode())
+)
 _COUNTER_COLUMNS = ("row", "name", "ts_ns", "args")
 _NO_COUNTERS = pa.table(
     {name: pa.array([], pa.int64() if name in {"row", "ts_ns"} else pa.string()) for name in _COUNTER_COLUMNS}
@@ -99,7 +117,14 @@ class Damage:
     n_lost: int = 0
     lost_bytes: int = 0
     n_skipped: int = 0  # stretches between events that are no event
+    refused: Counter[str] = field(default_factory=Counter)  # values that no column can hold, by member
+    first_refused: dict[str, str] = field(default_factory=dict)
     first_byte: int | None = None
+
+    def refuse(self, member: str, value: object, *, byte: int) -> None:
+        self._at(byte)
+        self.refused[member] += 1
+        self.first_refused.setdefault(member, f"{clean_text(repr(value)[:40])} at byte {byte}")
 
     def _at(self, byte: int) -> None:
         self.first_byte = byte if self.first_byte is None else min(self.first_byte, byte)
@@ -124,6 +149,8 @@ class Damage:
     def add(self, other: Damage) -> None:
         for name in ("n_mended", "n_stripped", "n_lost", "lost_bytes", "n_skipped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.refused.update(other.refused)
+        self.first_refused = {**other.first_refused, **self.first_refused}
         if other.first_byte is not None:
             self._at(other.first_byte)
 
@@ -143,9 +170,10 @@ class _Parser:
     """Parses on one thread."""
 
     def __init__(self, threads: int) -> None:
-        self.con = open_cursor(threads)
+        self.con = open_cursor(1)
         self._file = _File()
         self._old: frozenset[str] | None = None
+        self._exact = True  # values are of the right kind, as far as was looked
 
     def close(self) -> None:
         self.con.close()
@@ -153,15 +181,17 @@ class _Parser:
 
     def parse(self, pieces: Sequence[Piece], document: int) -> Slice:
         data = pieces[0].data
-        if BYTES in data:
+        memory = IN_MEMORY_EVENTS in data
+        if memory:
             data = data.replace(BYTES, BYTEZ)
         if self._old is None:
             self._old = old_members(data[pieces[0].start : pieces[0].start + _ERA_BYTES])
-        exact = not (_LONG_TIME and _LONG_TIME.search(data))
+            self._exact = not _WRONG_KIND.search(data, pieces[0].start, pieces[0].start + _ERA_BYTES)
+        exact = self._exact and not (_LONG_TIME and _LONG_TIME.search(data))
         start, end = pieces[0].start, pieces[-1].end
         size = max(piece.end - piece.start for piece in pieces) + 1024
         path = self._file.put(b"[", memoryview(data)[start:end], b"]")
-        events = self._read(path, size, self._old) if exact else None
+        events = self._read(path, size, self._old, memory=memory) if exact else None
         if events is not None:
             counters = self._counters(path, size) if _has_counters(events) else _NO_COUNTERS
             return Slice(document, events, counters, _positions(data, pieces, events.num_rows))
@@ -200,14 +230,15 @@ class _Parser:
         for event in split_events(piece.data, piece.start, piece.end):
             damage.skip(piece.data[at : event.start], piece.byte + at - piece.start)
             damage.note(event, piece.byte + event.start - piece.start)
-            events.append(fitting(event.fields, event.text) if event.fields else b"{}")
+            refuse = partial(damage.refuse, byte=piece.byte + event.start - piece.start)
+            events.append(fitting(event.fields, event.text, refuse) if event.fields else b"{}")
             at = event.end
         damage.skip(piece.data[at : piece.end], piece.byte + at - piece.start)
         return b",".join(events)
 
-    def _read(self, path: str, size: int, old: frozenset[str]) -> pa.Table | None:
+    def _read(self, path: str, size: int, old: frozenset[str], *, memory: bool = True) -> pa.Table | None:
         try:
-            return self.con.sql(select_events(path, size, old)).to_arrow_table()
+            return self.con.sql(select_events(path, size, old, memory=memory)).to_arrow_table()
         except duckdb.OutOfMemoryException as error:
             if spare_bytes() is not None:
                 raise MemoryError(str(error)) from error

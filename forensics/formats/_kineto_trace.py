@@ -53,7 +53,7 @@ class Gathered:
         self.positions: list[tuple[int, int]] = []
         self.damage = Damage()
         self.stopped: Exception | None = None  # why not all events were read
-        self._first = 0  # row of the next slice's first event
+        self.n_rows = 0  # and row of the next slice's first event
 
     def close(self) -> None:
         for spool in (self.slices, self.memory, self.collectives, self.counters):
@@ -74,13 +74,13 @@ class Gathered:
         for tid, name in share.threads[: _MAX_THREAD_NAMES - len(self.threads)]:
             self.threads[document, tid] = name
         if len(self.positions) < _MAX_POSITIONS:
-            self.positions += [(self._first + row, byte) for row, byte in share.positions]
+            self.positions += [(self.n_rows + row, byte) for row, byte in share.positions]
         self.damage.add(share.damage)
-        self._first += share.counts.n_read
+        self.n_rows += share.counts.n_read
 
     def _counted(self, rows: pa.Table, document: int) -> pa.Table:
         number = rows.schema.get_field_index("row")
-        rows = rows.set_column(number, "row", pc.add(rows.column(number), pa.scalar(self._first, pa.int64())))
+        rows = rows.set_column(number, "row", pc.add(rows.column(number), pa.scalar(self.n_rows, pa.int64())))
         return rows.append_column("document", pa.repeat(pa.scalar(document, pa.int32()), rows.num_rows))
 
     def _with_numbered_frames(self, host: pa.Table) -> pa.Table:
@@ -104,9 +104,9 @@ def gather(events: EventStream, threads: int, held_bytes: int = MEMORY_BYTES) ->
                     if _spare_is_below(_RESERVE_BYTES):
                         raise MemoryError
         except (MemoryError, Untrusted) as error:
-            gathered.stopped = error
+            gathered.stopped = error.with_traceback(None)  # the frames hold a slice, for which there is no room now
             events.give_up(reader.reached)
-        gathered.links.finish()
+        gathered.links.finish(gathered.n_rows)
     except BaseException:
         gathered.close()
         raise
@@ -251,6 +251,14 @@ class Trace:
                 "links, shapes and sizes of the events without args, and the lost events",
                 byte=first_byte,
             )
+        if damage.refused:
+            listed = [f"{name} ({n}, first {damage.first_refused[name]})" for name, n in damage.refused.most_common(20)]
+            self._sink.warn(
+                "bad-values",
+                f"values of the wrong kind or out of range: {', '.join(listed)}",
+                "these values, and what they would say of their events",
+                byte=first_byte,
+            )
         if events.skipped_at is not None:
             self._sink.warn(
                 "bad-json",
@@ -293,7 +301,7 @@ class Trace:
             lost += events.lost_bytes
         nothing_skipped = events.skipped_at is None and not damage.n_skipped and not damage.n_lost
         whole = nothing_skipped and events.cut_byte is None and not self._source.damage and not self._unlinked
-        if not whole or broken or damage.n_stripped:
+        if not whole or broken or damage.n_stripped or damage.refused:
             self._sink.damaged("partial", byte=first_byte, lost_bytes=lost or None)
         elif damage.n_mended or any(header.how == "mended" for header in self._headers):
             self._sink.damaged("repaired", byte=first_byte)

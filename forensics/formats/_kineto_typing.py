@@ -91,6 +91,9 @@ class Events:
         self.on_device = self._on_device()
 
     def column(self, name: str) -> pa.Array:
+        """A column as it was read; one that was not asked for has no values."""
+        if name not in self._table.column_names:
+            return pa.nulls(self.n, pa.uint64() if name == "addr" else pa.int64())
         column = self._table.column(name)
         array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
         return array.storage if isinstance(array, pa.ExtensionArray) else array
@@ -156,7 +159,8 @@ class Events:
             _key(f"{processes[self.process.codes[at]]!r}\0{threads[self.thread.codes[at]]!r}\0{self._document}")
             for at in firsts
         ]
-        return np.array(keys, np.uint64)[encoded.indices.to_numpy()]
+        key: Numbers = np.array(keys, np.uint64)[encoded.indices.to_numpy()]
+        return key
 
     def taken(self, rows: Numbers) -> Rows:
         return Rows(self, rows)
