@@ -1020,7 +1020,8 @@ CREATE TABLE suspect (
     forward_op_id UBIGINT,
     stack_id UBIGINT,
     n_parameters INTEGER,
-    first_parameter_id UBIGINT
+    first_parameter_id UBIGINT,
+    infinite_id UBIGINT
 );
 COMMENT ON TABLE suspect IS 'Derived: where the backward function that anomaly mode named stands in a graph without values. One candidate is that function; of several, any';
 COMMENT ON COLUMN suspect.proc_id IS 'proc.id of the process whose log names it';
@@ -1034,6 +1035,7 @@ COMMENT ON COLUMN suspect.forward_op_id IS 'string.id of its forward operator, b
 COMMENT ON COLUMN suspect.stack_id IS 'stack.id of that forward operator; NULL when no stack was recorded';
 COMMENT ON COLUMN suspect.n_parameters IS 'Number of parameters whose gradients come through it; NULL unknown';
 COMMENT ON COLUMN suspect.first_parameter_id IS 'string.id of the nearest of them; NULL unknown';
+COMMENT ON COLUMN suspect.infinite_id IS 'string.id of the nearest function that runs before it in a DOT graph and whose derivative can be infinite; NULL none known';
 
 CREATE TABLE memory_moment (
     artifact_id INTEGER NOT NULL, row BIGINT, proc_id INTEGER, rank INTEGER, step BIGINT, ts_ns BIGINT,

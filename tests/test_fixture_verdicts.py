@@ -55,6 +55,7 @@ def test_the_verdict_over_a_job_that_really_ran_is_that_of_its_label(
     if page is not None:
         assert page.faults(tmp_path / "out" / "report.html") == []
         assert AXE is None or name not in READ_BY_AXE or page.axe() == []
+    assert [rule.rule for rule in verdict.not_checked if rule.missing == "rule-fault"] == []
     roots = [finding.rule for finding in verdict.root_causes]
     if label.get("told_only", False):  # no failure, so no root: among the findings it has to stand all the same
         assert roots == []

@@ -185,6 +185,7 @@ def test_a_drawn_graph_names_the_parameters_behind_the_function_that_anomaly_mod
     finding = provenance(FIXTURES / "numerics-drawn-anomaly" / "artifacts", tmp_path)[0]
     assert (finding.variant, finding.strength, finding.facts["op"]) == ("anomaly", "strong", "MulBackward0")
     assert "through it come the gradients of 5 parameters, the nearest temperature" in finding.message
+    assert "SqrtBackward0, which ran before it, can give an infinity" in finding.message
     assert any(evidence.artifact == "graph.dot" for evidence in finding.evidence)
     assert "cause" not in finding.facts  # no value is on record, so no birth
     assert provenance(FIXTURES / "numerics-drawn-anomaly-healthy" / "artifacts", tmp_path / "healthy") == []

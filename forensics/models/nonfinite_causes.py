@@ -89,6 +89,12 @@ def classify(operator: Operator, operators: Mapping[int, Operator]) -> str:
     return "unexplained"
 
 
+def may_be_infinite(function: str) -> bool:
+    """Whether the derivative that this autograd function computes can be infinite; it is not taken so of a power,
+    which mostly is a square."""
+    return not function.startswith("Pow") and bool(_ROOTS.match(function) or _BOUNDS.match(function))
+
+
 def _divides(operator: Operator) -> bool:
     """Where it is certain that the operator met a zero divisor: a product with a finite number cannot give it."""
     return operator.base in {"div", "mul", "pow", "reciprocal", "rsqrt", "masked_fill"} or operator.n_nan > 0

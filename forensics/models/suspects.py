@@ -2,17 +2,21 @@
 
 Reads log_event, slice, node, edge and tensor; writes suspect. A profiler's trace joins a backward function to its
 forward operator by autograd's sequence number, and so does an execution trace, over all that it recorded; a DOT graph
-tells which parameters get their gradients through it. None of them tells whether what the function read was finite: no
-birth follows from it.
+tells which parameters get their gradients through it, and what ran before it that can give an infinity. None of them
+tells whether what the function read was finite: no birth follows from it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
 from forensics.case import text_id
+from forensics.models.nonfinite_causes import may_be_infinite
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 _ENGINE = "autograd::engine::evaluate_function: "
 
@@ -46,7 +50,7 @@ def _in_traces(con: duckdb.DuckDBPyConnection, proc_id: int | None, function: st
         )
         SELECT 'trace', artifact_id, min_by(row, (ts_ns, row)), step, count(*),
             CASE WHEN count(DISTINCT forward_op_id) = 1 THEN max(forward_op_id) END,
-            CASE WHEN count(*) = 1 THEN max(stack_id) END, NULL, NULL
+            CASE WHEN count(*) = 1 THEN max(stack_id) END, NULL, NULL, NULL
         FROM called
         GROUP BY artifact_id, step
         QUALIFY row_number() OVER (PARTITION BY artifact_id ORDER BY step DESC NULLS LAST) = 1
@@ -78,10 +82,12 @@ def _in_nodes(con: duckdb.DuckDBPyConnection, proc_id: int | None, function: str
     known: tuple[int | None, ...]
     for artifact_id, graph_id, step, row, count, nodes, is_dot in graphs:
         if is_dot:
-            behind = _parameters_behind(con, artifact_id, graph_id, nodes)
-            known = (None, None, len(behind), text_id(behind[0]) if behind else None)
+            backward = _backward(con, artifact_id, graph_id)
+            behind = _parameters_behind(con, artifact_id, backward, nodes)
+            infinite = _infinite_before(con, artifact_id, graph_id, backward, nodes)
+            known = (None, None, len(behind), text_id(behind[0]) if behind else None, infinite)
         else:
-            known = (*_forward_of(con, artifact_id, graph_id, nodes), None, None)
+            known = (*_forward_of(con, artifact_id, graph_id, nodes), None, None, None)
         found.append(("graph" if is_dot else "execution", artifact_id, row, step, count, *known))
     return found
 
@@ -107,17 +113,43 @@ def _forward_of(
     return found[0][0], found[0][1] if len(found) == 1 else None
 
 
-def _parameters_behind(con: duckdb.DuckDBPyConnection, artifact_id: int, graph_id: int, nodes: list[int]) -> list[str]:
-    """Names of the parameters whose gradients come through one of `nodes`, the nearest first."""
+def _backward(con: duckdb.DuckDBPyConnection, artifact_id: int, graph_id: int) -> nx.DiGraph:
+    """The graph in the order of the backward, from the loss to the parameters."""
     import networkx as nx
 
     edges = con.execute(
         "SELECT to_node, from_node FROM edge WHERE artifact_id = ? AND graph_id = ? AND kind = 'data'",
         [artifact_id, graph_id],
     ).fetchall()
-    backward = nx.DiGraph(edges)
+    return nx.DiGraph(edges)
+
+
+def _distances(backward: nx.DiGraph, nodes: list[int]) -> dict[int, int]:
+    import networkx as nx
+
     starts = [node for node in nodes if node in backward]
-    distance = nx.multi_source_dijkstra_path_length(backward, starts) if starts else {}
+    return dict(nx.multi_source_dijkstra_path_length(backward, starts)) if starts else {}
+
+
+def _infinite_before(
+    con: duckdb.DuckDBPyConnection, artifact_id: int, graph_id: int, backward: nx.DiGraph, nodes: list[int]
+) -> int | None:
+    """Name of the nearest function that runs before one of `nodes` and whose derivative can be infinite."""
+    distance = _distances(backward.reverse(copy=False), nodes)
+    rows = con.execute(
+        "SELECT n.node_id, o.text, n.op_id FROM node AS n JOIN string AS o ON o.id = n.op_id"
+        " WHERE n.artifact_id = ? AND n.graph_id = ?",
+        [artifact_id, graph_id],
+    ).fetchall()
+    near = [(distance[node], name, op_id) for node, name, op_id in rows if distance.get(node) and may_be_infinite(name)]
+    return min(near)[2] if near else None
+
+
+def _parameters_behind(
+    con: duckdb.DuckDBPyConnection, artifact_id: int, backward: nx.DiGraph, nodes: list[int]
+) -> list[str]:
+    """Names of the parameters whose gradients come through one of `nodes`, the nearest first."""
+    distance = _distances(backward, nodes)
     rows = con.execute(
         "SELECT t.node_id, n.text FROM tensor AS t JOIN string AS n ON n.id = t.name_id"
         " WHERE t.artifact_id = ? AND t.role = 'parameter' AND t.node_id IS NOT NULL",

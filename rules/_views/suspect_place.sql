@@ -7,6 +7,7 @@ SELECT
         CASE
             WHEN s.source = 'graph' AND s.first_parameter_id IS NOT NULL
                 THEN '; through it come the gradients of ' || s.n_parameters || ' parameters, the nearest ' || p.text
+                    || coalesce('; ' || i.text || ', which ran before it, can give an infinity, and from that comes a NaN', '')
             WHEN s.forward_op_id IS NOT NULL AND s.source = 'execution'
                 THEN '; by the execution trace it belongs to ' || f.text
                     || CASE WHEN s.n_candidates = 1 THEN ', the only one there' ELSE ', one of ' || s.n_candidates || ' there' END
@@ -25,4 +26,5 @@ FROM suspect AS s
 JOIN string AS n ON n.id = s.function_id
 LEFT JOIN string AS f ON f.id = s.forward_op_id
 LEFT JOIN string AS p ON p.id = s.first_parameter_id
+LEFT JOIN string AS i ON i.id = s.infinite_id
 GROUP BY s.proc_id, n.text;

@@ -58,13 +58,19 @@ strength = "strong"
 */
 -- variant: metrics
 WITH
+whole AS (
+    -- Medians over NaN fail, and a loss that is lost does not oscillate.
+    SELECT *
+    FROM training_curve
+    WHERE name = 'loss' AND preference = 1
+    QUALIFY bool_and(isfinite(value)) OVER (PARTITION BY artifact_id, proc_id)
+),
 curve AS (
     SELECT
         *,
         abs(value - (lag(value) OVER w + lead(value) OVER w) / 2) AS bend,
         CAST((value - lag(value) OVER w) * (lead(value) OVER w - value) < 0 AS INTEGER) AS turn
-    FROM training_curve
-    WHERE name = 'loss' AND preference = 1
+    FROM whole
     WINDOW w AS (PARTITION BY artifact_id, proc_id ORDER BY place)
 ),
 scattered AS (
@@ -76,8 +82,7 @@ scattered AS (
         median(value) OVER (w ROWS BETWEEN 40 PRECEDING AND 1 PRECEDING) AS past_median,
         median(value) OVER (w ROWS BETWEEN 10 PRECEDING AND 1 PRECEDING) AS recent_median,
         avg(value) OVER (w ROWS BETWEEN 40 PRECEDING AND 1 PRECEDING) AS past_mean,
-        max(value) FILTER (WHERE place <= 5) OVER (PARTITION BY artifact_id, proc_id) AS first_value,
-        min(CAST(isfinite(value) AS INTEGER)) OVER (PARTITION BY artifact_id, proc_id) AS is_whole
+        max(value) FILTER (WHERE place <= 5) OVER (PARTITION BY artifact_id, proc_id) AS first_value
     FROM curve
     WINDOW w AS (PARTITION BY artifact_id, proc_id ORDER BY place)
 ),
@@ -186,6 +191,6 @@ JOIN later AS l ON l.artifact_id = c.artifact_id AND l.proc_id IS NOT DISTINCT F
 LEFT JOIN spread AS s ON s.artifact_id = c.artifact_id AND s.proc_id IS NOT DISTINCT FROM c.proc_id
 LEFT JOIN rate AS a ON a.artifact_id = c.artifact_id AND a.proc_id IS NOT DISTINCT FROM c.proc_id
 LEFT JOIN setting AS t ON t.artifact_id = c.artifact_id AND t.proc_id IS NOT DISTINCT FROM c.proc_id
-WHERE c.is_whole = 1 AND c.place > $min_past AND c.n - c.place + 1 >= $min_later AND l.bend >= $min_times * c.past_bend
+WHERE c.place > $min_past AND c.n - c.place + 1 >= $min_later AND l.bend >= $min_times * c.past_bend
   AND l.turns >= $min_turns AND l.bend >= $min_share * CASE WHEN c.first_value - c.past_median > 10 * c.past_bend THEN least(abs(l.level), c.first_value - c.past_median) ELSE abs(l.level) END AND abs(l.drift) <= $max_drift * l.deviation
 ORDER BY c.ts_ns, c.artifact_id, c.row;
