@@ -18,6 +18,7 @@ from typing import BinaryIO
 from forensics.artifact import Source
 from forensics.compression import allowed_bytes, compression_of
 from forensics.errors import ArtifactError, Untrusted
+from forensics.tar_members import is_tar_header, is_torch_tar
 from forensics.zip_members import LOCAL, ZipEntry, copy_member, find_header, read_directory, read_header
 
 MAX_MEMBERS = 20_000
@@ -71,7 +72,10 @@ def archive_kind(file: Path, start: bytes, *, compressed: bool) -> str | None:
         return "packed"
     if start.startswith((LOCAL, b"PK\x05\x06")):
         return None if _is_checkpoint(file) else "zip"
-    return "tar" if _is_tar_header(start[:512]) else None
+    if not is_tar_header(start[:512]):
+        return None
+    with file.open("rb") as stream:
+        return None if is_torch_tar(stream) else "tar"
 
 
 def _is_checkpoint(file: Path) -> bool:
@@ -80,17 +84,6 @@ def _is_checkpoint(file: Path) -> bool:
         entries = read_directory(stream)
     names = [entry.name for entry in entries[:50]] if entries else [first[0].name] if first else []
     return any(name.endswith(_CHECKPOINT) for name in names)
-
-
-def _is_tar_header(block: bytes) -> bool:
-    """By its checksum: the first tars had no magic."""
-    if len(block) < 512 or not block[0]:
-        return False
-    try:
-        said = int(block[148:156].strip(b" \0") or b"x", 8)
-    except ValueError:
-        return False
-    return said == sum(block) - sum(block[148:156]) + 8 * 32
 
 
 def unpack(file: Path, kind: str, target: Path, budget: Budget) -> Iterator[Member]:

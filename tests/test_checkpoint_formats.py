@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import pickle
 import struct
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -319,3 +321,68 @@ def test_a_length_that_is_no_header_is_no_safetensors_file() -> None:
 def test_a_source_that_is_gone_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         formats()["safetensors"].load(Source(tmp_path / "none", "none"), MemorySink())
+
+
+def torch_tar(path: Path) -> Path:
+    """What torch.save wrote in 2017: `weight` is the second half of a storage, transposed, `bias` one of its own."""
+
+    def text(word: str) -> bytes:
+        return b"X" + struct.pack("<I", len(word)) + word.encode()
+
+    def entry(key: int, middle: bytes, kind: str) -> bytes:
+        return b"\x80\x02J" + struct.pack("<i", key) + middle + f"ctorch\n{kind}\n".encode() + b"\x87."
+
+    many, few = np.arange(12, dtype=np.float32), np.array([0.5, -0.5])
+    storages = pickle.dumps(2, 2)
+    storages += entry(7, text("cpu"), "FloatStorage") + struct.pack("<q", 12) + many.tobytes()
+    storages += entry(8, text("cuda:1"), "DoubleStorage") + struct.pack("<q", 2) + few.tobytes()
+    storages += pickle.dumps([(9, 7, 6, 6)], 2)
+    tensors = pickle.dumps(2, 2)
+    tensors += entry(71, b"K\x09", "FloatTensor") + struct.pack("<ii5q", 2, 0, 3, 2, 1, 3, 0)
+    tensors += entry(81, b"K\x08", "DoubleTensor") + struct.pack("<ii3q", 1, 0, 2, 1, 0)
+    named = text("weight") + text("71") + b"Q" + text("bias") + text("81") + b"Q" + text("epoch") + b"K\x05"
+    state = b"\x80\x02}(" + named + b"u."
+    system = pickle.dumps({"protocol_version": 1000, "little_endian": True, "type_sizes": {"short": 2}}, 2)
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name, data in (("sys_info", system), ("pickle", state), ("tensors", tensors), ("storages", storages)):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_the_tar_of_the_first_releases_is_read(tmp_path: Path) -> None:
+    sink = read(torch_tar(tmp_path / "old.pt"))
+    rows = tensors(sink)
+    weight, bias = rows["weight"], rows["bias"]
+    assert (weight["dtype"], weight["shape"], weight["picked"]) == (
+        "float32",
+        "[3,2]",
+        [6.0, 9.0, 7.0, 10.0, 8.0, 11.0],
+    )
+    assert (bias["dtype"], bias["device"], bias["picked"]) == ("float64", "cuda:1", [0.5, -0.5])
+    stored = (tmp_path / "old.pt").read_bytes()
+    assert struct.unpack_from("<2d", stored, bias["byte"]) == (0.5, -0.5)
+    (file,) = sink.rows("checkpoint")
+    assert (file["kind"], file["damage"], json.loads(file["settings"])) == ("torch-legacy", None, {"epoch": 5})
+
+
+def test_torch_itself_reads_that_tar_alike(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    state = torch.load(torch_tar(tmp_path / "old.pt"), weights_only=False, map_location="cpu")
+    rows = tensors(read(tmp_path / "old.pt"))
+    assert {name: state[name].flatten().tolist() for name in ("weight", "bias")} == {
+        name: rows[name]["picked"] for name in ("weight", "bias")
+    }
+
+
+def test_that_tar_cut_anywhere_ends_in_an_error_of_its_own_or_in_what_is_left(tmp_path: Path) -> None:
+    whole = torch_tar(tmp_path / "old.pt").read_bytes()
+    cut = tmp_path / "cut.pt"
+    for n in range(600, len(whole), 97):
+        cut.write_bytes(whole[:n])
+        try:
+            sink = load(formats()["torch_checkpoint"], cut)
+        except ArtifactError:
+            continue
+        assert set(tensors(sink)) <= {"weight", "bias"}

@@ -61,16 +61,22 @@ class Opaque:
     items: list[Any] = field(default_factory=list)
 
 
-def walk_symbolically(data: bytes) -> tuple[Pickled, dict[str, int]]:
-    """Value of the first pickle in `data`, as `walk_pickle` gives it, and the foreign names with the byte of each."""
-    walker = SymbolicWalker(data)
+def walk_symbolically(
+    data: bytes, known: Mapping[str, Tensor | Storage] | None = None
+) -> tuple[Pickled, dict[str, int]]:
+    """Value of the first pickle in `data`, as `walk_pickle` gives it, and the foreign names with the byte of each.
+
+    `known`: what persistent ids stand for, where they are keys; else they tell storages themselves.
+    """
+    walker = SymbolicWalker(data, known)
     return walker.run(), walker.foreign
 
 
 class SymbolicWalker(Walker):
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, known: Mapping[str, Tensor | Storage] | None = None) -> None:
         super().__init__(data)
         self.steps = _STEPS
+        self.known = known
         self.foreign: dict[str, int] = {}
 
     def place_pairs(self, flat: list[Any], target: Any) -> None:
@@ -270,6 +276,15 @@ def _build(walker: Walker) -> None:
 
 def _persistent(walker: Walker) -> None:
     told = walker.pop()
+    known = _symbolic(walker).known
+    if known is not None:
+        # A module comes as a tuple of its class and its source.
+        of_class = told[0].path if type(told) is tuple and told and isinstance(told[0], Global) else None
+        made = Opaque(of_class) if of_class else known.get(str(told)) if type(told) in {str, int} else None
+        if made is None:
+            raise ArtifactError("a persistent id that names nothing in the file")
+        _symbolic(walker).push_record(made)
+        return
     if type(told) is not tuple or len(told) < 5 or told[0] != "storage" or type(told[4]) is not int:
         raise ArtifactError("a persistent id that is no storage")
     kind = told[1].name if isinstance(told[1], Global) else ""

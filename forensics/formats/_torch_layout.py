@@ -21,7 +21,7 @@ _MAX_PICKLE_BYTES = 256 << 20
 _MAX_PART_PICKLE = 1 << 16  # of one tensor
 _MAX_MEMBERS = 1_000_000
 # Key of a storage → where its data begins, and bytes; None where only the pickle tells: headers before members do not.
-_Places = dict[str, tuple[int, int | None]]
+Places = dict[str, tuple[int, int | None]]
 
 
 class Member:
@@ -78,12 +78,12 @@ def _read_row(file: BinaryIO, file_size: int) -> Layout:
         pickled = members["data.pkl"]
         data = read_at(file, pickled.start, _MAX_PART_PICKLE)
         for _, tensor in tensors_in(walk_symbolically(data)[0].value):
-            layout.tensors.append(_placed_tensor(f"part {number}", tensor, _storages(members)))
+            layout.tensors.append(placed_tensor(f"part {number}", tensor, _storages(members)))
     mark_places(layout.tensors, file_size)
     return layout
 
 
-def _storages(members: dict[str, Member]) -> _Places:
+def _storages(members: dict[str, Member]) -> Places:
     return {
         name.removeprefix("data/"): (member.start, member.entry.packed)
         for name, member in members.items()
@@ -158,7 +158,7 @@ def read_torch_legacy(file: BinaryIO, file_size: int) -> Layout:
     del data
     tensors = list(tensors_in(state.value))
     sizes = {t.storage.key: BITS.get(t.storage.dtype or "", 8) // 8 for _, t in tensors if t.storage}
-    stored: _Places = {}
+    stored: Places = {}
     for key in keys:
         n_elements = int.from_bytes(read_at(file, at, 8), "little")
         n_bytes = n_elements * sizes.get(key, 1)
@@ -167,23 +167,23 @@ def read_torch_legacy(file: BinaryIO, file_size: int) -> Layout:
     if state.error is None and at > file_size:
         message = f"the storages are to end at byte {at}; the file ends at byte {file_size}"
         layout.add("truncated", message, "values of the tensors behind that place", file_size)
-    _tell(layout, state.value, state.error, foreign, state_at)
-    layout.tensors = [_placed_tensor(name, tensor, stored) for name, tensor in tensors[:MAX_TENSORS]]
+    tell_state(layout, state.value, state.error, foreign, state_at)
+    layout.tensors = [placed_tensor(name, tensor, stored) for name, tensor in tensors[:MAX_TENSORS]]
     mark_places(layout.tensors, file_size)
     return layout
 
 
-def _add_state(layout: Layout, data: bytes, stored: _Places, base: int) -> None:
+def _add_state(layout: Layout, data: bytes, stored: Places, base: int) -> None:
     state, foreign = walk_symbolically(data)
-    _tell(layout, state.value, state.error, foreign, base)
+    tell_state(layout, state.value, state.error, foreign, base)
     for name, tensor in tensors_in(state.value):
         if len(layout.tensors) >= MAX_TENSORS:
             layout.add("too-many", f"more than {MAX_TENSORS} tensors", "the others")
             break
-        layout.tensors.append(_placed_tensor(name, tensor, stored))
+        layout.tensors.append(placed_tensor(name, tensor, stored))
 
 
-def _tell(layout: Layout, value: Any, error: ArtifactError | None, foreign: dict[str, int], base: int) -> None:
+def tell_state(layout: Layout, value: Any, error: ArtifactError | None, foreign: dict[str, int], base: int) -> None:
     if error is not None:
         place = base + (error.byte or 0)
         if not any(problem.code == "truncated" for problem in layout.problems):
@@ -196,7 +196,7 @@ def _tell(layout: Layout, value: Any, error: ArtifactError | None, foreign: dict
     layout.step = step_in(layout.settings)
 
 
-def _placed_tensor(name: str, tensor: Tensor, stored: _Places) -> StoredTensor:
+def placed_tensor(name: str, tensor: Tensor, stored: Places) -> StoredTensor:
     shape, stride = shape_of(tensor.shape), shape_of(tensor.stride)
     dtype = tensor.dtype or "unknown"
     if shape is None or tensor.storage is None:

@@ -25,6 +25,8 @@ from forensics.formats._safetensors_layout import is_safetensors, read_safetenso
 from forensics.formats._tensor_values import chunks
 from forensics.formats._torch_layout import MAGIC as LEGACY
 from forensics.formats._torch_layout import read_torch_legacy, read_torch_zip
+from forensics.formats._torch_tar import read_torch_tar
+from forensics.tar_members import is_torch_tar
 
 _READABLE = {"safetensors", "torch_checkpoint", "gguf"}
 
@@ -136,7 +138,9 @@ def _layout(file: BinaryIO, size: int) -> Layout:
         return read_gguf(file, size)
     if start == LEGACY:
         return read_torch_legacy(file, size)
-    return read_safetensors(file, size) if is_safetensors(start) else read_torch_zip(file, size)[0]
+    if is_safetensors(start):
+        return read_safetensors(file, size)
+    return read_torch_tar(file, size) if is_torch_tar(file) else read_torch_zip(file, size)[0]
 
 
 def _compare(name: str, a: Stored | None, b: Stored | None) -> TensorDiff:
