@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from forensics.pictures import (
+    capture_windows,
+    gradient_norms,
+    grids,
+    memory_timeline,
+    segment_map,
+    step_times,
+    wait_graph,
+)
 from forensics.report import pictures as p
 
 MIB = 1 << 20
@@ -109,3 +120,43 @@ def steps(name: str = "RuntimeError: nan") -> p.LastSteps:
 def every(name: str = "x") -> tuple[p.Picture, ...]:
     drawings = (provenance, memory, segments, capture, waits, grid, devices, references, steps, board)
     return tuple(drawing(name) for drawing in drawings)
+
+
+def fullest() -> tuple[p.Picture, ...]:
+    """Every picture as large as `forensics.pictures` lets it become, as often as it may come."""
+    long = memory("serve (job.py:42)")
+    points = tuple((i, (i * 7919) % 900 * MIB, 1000 * MIB) for i in range(4 * memory_timeline.MAX_POINTS))
+    state = ("inactive", "active_allocated", "active_pending_free")
+    n = segment_map.MAX_BLOCKS // segment_map.MAX_SEGMENTS
+    held = tuple(p.Block(i, i * MIB, MIB, state[i % 3], f"layer_{i} (model.py:{i})", i * MIB) for i in range(n))
+    many = tuple(replace(segments().segments[0], row=i, total_bytes=n * MIB, blocks=held) for i in range(40))
+    kinds = ("call", "work")
+    calls = tuple(
+        p.Call(i, f"kernel_{i}", f"stream {i % 9}", i * 1000, 900, kinds[i % 2])
+        for i in range(capture_windows.MAX_CALLS)
+    )
+    columns, cells = tuple(range(grids.MAX_COLUMNS)), tuple(0.1 + i / 7 for i in range(grids.MAX_COLUMNS))
+    ranks = tuple(f"rank {i}" for i in range(step_times.MAX_RANKS))
+    names = tuple(f"model.layers.{i}.attention.weight" for i in range(gradient_norms.MAX_PARAMETERS))
+    members = tuple(p.WaitMember(i, i, i + 1, "all_reduce") for i in range(wait_graph.MAX_MEMBERS))
+    groups = tuple(p.WaitGroup(f"group {i}", "nccl", members) for i in range(wait_graph.MAX_GROUPS))
+    last = tuple(
+        p.LastStep(f"rank {rank}", step, ("0.123456",) * 6, ("RuntimeError: " + "x" * 140,) * 3)
+        for step in range(10)
+        for rank in range(8)
+    )
+    chain = (provenance().operations[0], provenance().operations[1])
+    spread = tuple(p.Operation(i, "aten::mul", "path", "forward", sources=(i - 1,)) for i in range(2, 120))
+    return (
+        replace(provenance(), operations=chain + spread),
+        *(replace(capture(), calls=calls) for _ in range(capture_windows.MAX_DRAWN)),
+        p.WaitGraph(groups, 9, 9),
+        *(p.DeviceMap("map.json", "", devices().stretches * 30) for _ in range(2)),
+        *(replace(long, points=points, n_events=9 * len(points)) for _ in range(memory_timeline.MAX_DRAWN)),
+        *(replace(segments(), segments=many) for _ in range(segment_map.MAX_DRAWN)),
+        *(p.ReferenceChains("r.json", "", references().keepers * 5) for _ in range(2)),
+        p.LastSteps(("loss", "grad_norm", "lr", "scale", "a", "b"), last),
+        p.GridView("Step time", "seconds", "rank", ranks, columns, (cells,) * len(ranks), log=True),
+        p.GridView("Gradient norm", "", "parameter", names, columns, (cells,) * len(names), log=True),
+        p.ThresholdBoard(board().gauges * 10),
+    )

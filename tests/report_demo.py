@@ -434,3 +434,11 @@ def many(n: int = 3_000) -> view.Report:
         timeline=report.timeline[:1] * n,
         series=tuple(replace(report.series[i % 4], rank=i) for i in range(256)),
     )
+
+
+def fullest(n_ranks: int = 8, n_points: int = 100_000) -> view.Report:
+    """As much of everything as a page takes: every picture at its bound, series of 100 000 points of each rank."""
+    points = tuple((float(i), 2.0 + math.sin(i / 900) + (i * 7919 % 1000) / 1000) for i in range(n_points))
+    names = ("loss", "grad_norm", "loss_scale")
+    series = tuple(SeriesView(name, "", rank, points) for name in names for rank in range(n_ranks))
+    return replace(many(600), series=series, pictures=picture_demo.fullest())

@@ -153,3 +153,27 @@ def test_it_prints_all_that_is_folded(page: Page, tmp_path: Path) -> None:
     assert printed.startswith(b"%PDF-")
     page.open(written(dataclasses.replace(report, findings=report.findings[:1]), tmp_path))
     assert len(page.pdf()) < len(printed), "findings that are folded are printed too"
+
+
+def test_the_fullest_page_opens_at_once_and_its_lines_follow_the_pointer(page: Page, tmp_path: Path) -> None:
+    """8 ranks with 100 000 points each, every picture at its bound. In ms of the browser's own clock."""
+    page.open(written(demo.fullest(), tmp_path))
+    loaded = page.run("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")
+    moved = page.run(
+        """(() => {
+          const times = [];
+          for (const svg of document.querySelectorAll('svg.series')) {
+            const box = svg.getBoundingClientRect();
+            for (let i = 1; i < 20; i++) {
+              const before = performance.now();
+              const at = { clientX: box.x + box.width * i / 20, clientY: box.y + 60, bubbles: true };
+              svg.dispatchEvent(new PointerEvent('pointermove', at));
+              times.push(performance.now() - before);
+            }
+          }
+          return times.sort((a, b) => a - b);
+        })()"""
+    )
+    assert page.complaints == []
+    assert loaded < 20_000, "six seconds were measured where nine processes shared two cores"
+    assert len(moved) == 19 * 5 and moved[len(moved) // 2] < 16, "a frame of the screen"

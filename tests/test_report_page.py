@@ -261,6 +261,12 @@ def test_thousands_of_everything_are_bounded_and_the_page_says_so() -> None:
     assert 300 < len(shown) < 500
 
 
+def test_the_fullest_page_stays_below_five_megabytes() -> None:
+    text = render_html(demo.fullest())
+    assert len(text.encode()) < 5_000_000
+    assert "from up to 100,000 points a rank by the lowest and highest" in parse(text).by_id("series").text
+
+
 def test_a_typical_page_is_small() -> None:
     assert len(render_html(demo.root_cause()).encode()) < 150_000, "seven pictures among it"
 

@@ -10,7 +10,7 @@ from forensics.report.pictures import Block, Segment, SegmentMap
 
 MAX_DRAWN = 2
 MAX_SEGMENTS = 40
-MAX_BLOCKS = 6000  # of one map; smaller neighbours of one state are joined in the drawing
+MAX_BLOCKS = 4000  # of one map; smaller neighbours of one state are joined in the drawing
 
 
 def read(con: duckdb.DuckDBPyConnection) -> list[SegmentMap]:

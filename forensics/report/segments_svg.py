@@ -11,6 +11,7 @@ _WIDTH, _LEFT, _RIGHT = 1100.0, 150.0, 96.0
 _ROW, _BAR, _TOP = 17.0, 11.0, 58.0
 _FONT_PX = 11.5
 _LEAST_PX = 0.7  # narrower neighbours of one state are drawn as one
+_MAX_PINS = 80  # marked, of a map: those that keep most apart
 _STATES = {"active_allocated": "live", "active_pending_free": "awaiting", "inactive": "free"}
 _KEY = {
     "live": "live",
@@ -83,13 +84,15 @@ def _svg(view: SegmentMap, index: int) -> str:
     widest = max(longest, view.requested_bytes or 0)
     scale = (_WIDTH - _LEFT - _RIGHT) / widest
     parts, y, group = [_key(view), _request(view, scale)], _TOP, ""
+    joined = sorted((b.joined_bytes for s in view.segments for b in s.blocks if b.joined_bytes), reverse=True)
+    least_pin = joined[:_MAX_PINS][-1] if joined else 0
     for segment in view.segments:
         name = _group(segment)
         if name != group:
             y += 8 if group else 0
             group = name
             parts.append(element("text", escaped(clip(name, _LEFT - 12, _FONT_PX)), x=0, y=y + 9, class_="lane-name"))
-        parts.append(_bar(segment, y, scale))
+        parts.append(_bar(segment, y, scale, least_pin))
         label = size(segment.total_bytes)
         parts.append(element("text", escaped(label), x=_LEFT + segment.total_bytes * scale + 8, y=y + 9, class_="tick"))
         y += _ROW
@@ -110,7 +113,8 @@ def _group(segment: Segment) -> str:
     return f"{segment.size_class}{pool}{stream}" + (", expandable" if segment.expandable else "")
 
 
-def _bar(segment: Segment, y: float, scale: float) -> str:
+def _bar(segment: Segment, y: float, scale: float, least_pin: int) -> str:
+    """`least_pin`: bytes that a block must keep apart to be marked; its colour it has anyway."""
     parts = [element("rect", x=_LEFT, y=y, width=segment.total_bytes * scale, height=_BAR, class_="segment")]
     for start, end, state, blocks in _runs(segment, scale):
         title = _title(blocks, state, end - start)
@@ -125,7 +129,7 @@ def _bar(segment: Segment, y: float, scale: float) -> str:
         pin = "".join(
             shape("diamond", _LEFT + (b.offset_bytes + b.size_bytes / 2) * scale, y + _BAR / 2, 4.6, "pin")
             for b in blocks
-            if b.joined_bytes
+            if b.joined_bytes and b.joined_bytes >= least_pin
         )
         parts.append(element("g", element("title", escaped(title, 300)) + rect + pin))
     return "".join(parts)
