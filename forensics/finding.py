@@ -183,7 +183,11 @@ def format_duration(nanoseconds: float) -> str:
 
 
 class _MessageFormatter(string.Formatter):
-    """`{x:bytes}`, `{x:duration}` and `{x:percent}` beside the usual formats; NULL reads "unknown"."""
+    """`{x:bytes}`, `{x:duration}`, `{x:percent}` and `{n:# step was|# steps were}` beside the usual formats.
+
+    Of the last, the first text is for one and the second for any other count, which takes the place of `#`. NULL reads
+    "unknown".
+    """
 
     def get_value(self, key: int | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return kwargs[str(key)]
@@ -192,6 +196,9 @@ class _MessageFormatter(string.Formatter):
         return self.get_value(field_name, args, kwargs), field_name  # plain names only: no attributes, no items
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        one, bar, many = format_spec.partition("|")
+        if bar:
+            return (one if value == 1 else many).replace("#", "unknown" if value is None else f"{value}")
         if value is None:
             return "unknown"
         if format_spec == "bytes":

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from support import ROOT
 
+from forensics import __version__
+
 STEP_217 = ROOT / "fixtures" / "step-217" / "artifacts"
 HEALTHY = ROOT / "fixtures" / "step-217-healthy" / "artifacts"
 
@@ -181,3 +183,8 @@ def test_an_empty_path_is_not_the_current_folder(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "the path is empty" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_package_runs_as_a_module_too() -> None:
+    done = subprocess.run([sys.executable, "-m", "forensics", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == __version__

@@ -11,6 +11,7 @@ import pytest
 from forensics.case import create_case, open_for_rules
 from forensics.citations import Citations
 from forensics.engine import Judgement, judge
+from forensics.finding import format_message
 from forensics.library import load_rule
 
 FRONT = """/*
@@ -138,3 +139,11 @@ def test_citations_of_unknown_artifacts_are_left_out(tmp_path: Path) -> None:
     places: list[dict[str, Any]] = [{"artifact_id": 7, "row": 1}, {"artifact_id": None}, {}]
     assert [Citations(con, []).cite(place) for place in places] == [None, None, None]
     con.close()
+
+
+@pytest.mark.parametrize(
+    ("n", "said"),
+    [(0, "0 steps were lost"), (1, "1 step was lost"), (2, "2 steps were lost"), (None, "unknown steps were lost")],
+)
+def test_a_message_counts_one_and_many_as_the_language_does(n: int | None, said: str) -> None:
+    assert format_message("{n:# step was|# steps were} lost", {"n": n}) == said

@@ -8,7 +8,7 @@ time code registers one under a new name, and the module keeps all before it. Re
 Files: tensors of states that were saved one after the other, of which the later ones cannot be loaded into a new model."""
 cannot_prove = """
 That the growth is not meant (a memory that a model fills up to a bound), and that memory ran out by it."""
-message = "{who} keeps what was registered before: {n_first} buffers {family} at step {first_step}, {n_last} at step {step}{grown}"
+message = "{who} keeps what was registered before: {n_first:# buffer|# buffers} {family} at step {first_step}, {n_last} at step {step}{grown}"
 fix = "Register the buffer once and copy into it (buffer.copy_(value)), or take the old one out (delattr) before its successor is registered; persistent=False keeps what can be computed anew out of the checkpoints."
 causes = [{ state = "memory-retained", of = "process" }]
 references = ["https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer"]

@@ -7,7 +7,7 @@ Within one file, or among the shards of one index, keys that are equal without t
 _orig_mod., base_model.model., the adapter name default) hold different values: whichever is loaded last decides."""
 cannot_prove = """
 Which of them was meant, and whether the code that loads them takes those names off."""
-message = "{path}: {n_parameters} parameters are written by more than one stored key, first {parameter} by {keys}"
+message = "{path}: {n_parameters:# parameter is|# parameters are} written by more than one stored key, first {parameter} by {keys}"
 fix = "forensics checkpoint-collisions FOLDER lists all sources; with --write PATCH it writes a patch that keeps the first of each, --apply and --undo apply it and take it back."
 causes = [{ state = "weights-incomplete", of = "job" }]
 

@@ -8,7 +8,7 @@ start so (one of them is zero) and leave zero with the first step that gives the
 cannot_prove = """
 Why: gradients that do not arrive, an optimizer that was not given the adapter, and a file that was saved before the first
 step all leave it so."""
-message = "{file}: the adapter adds nothing in {n_zero} of {n_modules} modules, first {name}: one factor is all zeros"
+message = "{file}: the adapter adds nothing in {n_zero} of {n_modules:# module|# modules}, first {name}: one factor is all zeros"
 fix = "Check before training that the adapter's parameters require gradients and are in the optimizer's groups; with gradient checkpointing, use_reentrant=False or model.enable_input_require_grads()."
 causes = []
 requires = [{ state = "gradient-blocked", of = "rank" }, { state = "weights-unmoved", of = "rank" }]

@@ -8,7 +8,7 @@ the Frobenius norm of that weight in the stored base model beside it."""
 cannot_prove = """
 That this does harm: it is told because adapters of sound runs stay far below their weights, and a scale, rate or init that
 is too high shows here first. That the two files belong together is taken from their lying in one job's folder."""
-message = "{path}: the adapter adds {ratio:percent} of the norm of {name} (scale {scale} = alpha {alpha} over r {lora_rank}); {n} of {n_modules} modules add more than their weight has"
+message = "{path}: the adapter adds {ratio:percent} of the norm of {name} (scale {scale} = alpha {alpha} over r {lora_rank}); {n} of {n_modules:# module adds|# modules add} more than their weight has"
 fix = "Lower lora_alpha or the learning rate, or use rsLoRA where r is large; compare with a run whose evaluation was sound."
 causes = []
 references = ["https://arxiv.org/abs/2106.09685", "https://arxiv.org/abs/2312.03732"]

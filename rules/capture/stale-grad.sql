@@ -6,7 +6,7 @@ Backward was captured in a CUDA graph and is replayed, and at the optimizer's st
 parameters lie at other addresses than those the graph writes to, or are None."""
 cannot_prove = """
 That nothing copies them over: code that moves the graph's gradients into other buffers by itself looks the same."""
-message = "{who} replays a captured backward, but from step {step} on {n_lost} of {n_captured} gradients are {how}: the graph writes to the old buffers"
+message = "{who} replays a captured backward, but from step {step} on {n_lost} of {n_captured:# gradient is|# gradients are} {how}: the graph writes to the old buffers"
 fix = "Keep the captured buffers: optimizer.zero_grad(set_to_none=False) after the capture, no assignment to .grad, and set gradients to None only before the capture, so that backward allocates them in the graph's pool."
 causes = [{ state = "gradient-invalid", of = "rank" }]
 references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"]

@@ -8,7 +8,7 @@ infinities beside nothing but zeros are masks and do not count."""
 cannot_prove = """
 When the values became so: the checkpoint only shows that they were by the time it was saved. Of files beyond the reader's
 budget only a sample was read; a file that is not named may still hold such values."""
-message = "{file} holds values that are not finite: {n_bad} of {n_tensors} tensors, first {name} ({n_nan} NaN, {n_inf} infinite of {n_read} read){later}"
+message = "{file} holds values that are not finite: {n_bad} of {n_tensors:# tensor|# tensors}, first {name} ({n_nan} NaN, {n_inf} infinite of {n_read} read){later}"
 fix = "{remedy}"
 causes = []
 requires = [{ state = "value-nonfinite", of = "rank" }]

@@ -86,7 +86,7 @@ said AS (
 traced AS (
     SELECT
         artifact_id, row, line, proc_id, "table", 3 AS preference, 'performance' AS role, 'medium' AS severity,
-        'scaled_dot_product_attention ran its math path ' || n_rows || ' times' AS what,
+        'scaled_dot_product_attention ran its math path ' || n_rows || CASE n_rows WHEN 1 THEN ' time' ELSE ' times' END AS what,
         '' AS reason,
         ['throughput-low'] AS causes
     FROM attention_choice

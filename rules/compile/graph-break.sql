@@ -6,7 +6,7 @@ proves = """
 The tracer left the graph at the places that are named and began another one behind them, or, where it says so, left the whole function uncompiled."""
 cannot_prove = """
 What each break costs at run time: that depends on how often the function runs and on what could have been fused across it."""
-message = "{who} breaks compiled graphs {n_breaks} times, at {n_places} places{cost}; first {reason}"
+message = "{who} breaks compiled graphs {n_breaks:# time|# times}, at {n_places:# place|# places}{cost}; first {reason}"
 fix = "Take what the tracer cannot follow out of the compiled function (print, .item(), calls into C), or set torch._dynamo.config.capture_scalar_outputs=True for scalars; torch.compile(fullgraph=True) names each place as an error."
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"]

@@ -8,7 +8,7 @@ Of ranks whose compilations are on record, some compiled the named function more
 guards on them, differ."""
 cannot_prove = """
 That a collective waited for it; where only some ranks compile, the others wait in the next collective for as long as that takes."""
-message = "{function_name} was compiled {n_most} times by rank {rank} and {n_least} times by rank {other_rank}{cost}"
+message = "{function_name} was compiled {n_most:# time|# times} by rank {rank} and {n_least:# time|# times} by rank {other_rank}{cost}"
 fix = "Give every rank the same shapes (pad to common lengths, drop the last partial batch) or mark the dimension dynamic; raise the timeout of collectives above the longest compilation while that is not so."
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"]

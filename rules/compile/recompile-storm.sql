@@ -7,7 +7,7 @@ One function was compiled anew at least as often as the threshold says, each tim
 not hold for what it was called with."""
 cannot_prove = """
 That the calls must vary: whether to mark the dimension dynamic, to pad, or to pass the value as a tensor is the author's choice."""
-message = "{who} compiled {function_name}{place} anew {n_recompiles} times{cost}; last because {guard}"
+message = "{who} compiled {function_name}{place} anew {n_recompiles:# time|# times}{cost}; last because {guard}"
 fix = "Keep what the guard compares constant, or let it vary: torch.compile(dynamic=True) or torch._dynamo.mark_dynamic for sizes, a tensor instead of a Python number, padding to a few lengths; with DistributedDataParallel try torch._dynamo.config.optimize_ddp=False."
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"]

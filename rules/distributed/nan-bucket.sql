@@ -7,7 +7,7 @@ The communication hook recorded a bucket that was not finite on the named ranks 
 others, before the reduction, were: the reduction handed the value to all."""
 cannot_prove = """
 Which operator of that rank made it."""
-message = "Rank {rank} brought the first gradient bucket that is not finite{at_step}; {n_finite} other ranks' gradients were finite before the reduction"
+message = "Rank {rank} brought the first gradient bucket that is not finite{at_step}; {n_finite:the gradients of # other rank were|the gradients of # other ranks were} finite before the reduction"
 fix = "Look at rank {rank}'s batch and forward in that step; the other ranks only received it."
 causes = [{ state = "value-nonfinite", of = "rank" }]
 requires = [{ state = "value-nonfinite", of = "rank" }, { state = "batch-unusable", of = "rank" }]

@@ -10,7 +10,7 @@ starts of kernels in traces; who waits long is not asked, since those are the ot
 cannot_prove = """
 Why, beyond what is recorded of that rank and its peers in the same steps. Where hosts differ and their clocks are not
 known well enough, nothing is said."""
-message = "{who} came last to {n_last} of {n} collectives; its peers waited {lost:duration} of {span:duration} for it ({share:percent}): {why}"
+message = "{who} came last to {n_last} of {n:# collective|# collectives}; its peers waited {lost:duration} of {span:duration} for it ({share:percent}): {why}"
 fix = "{remedy}"
 causes = [{ state = "throughput-low", of = "job" }]
 requires = [{ state = "input-stalled", of = "rank" }]

@@ -7,7 +7,7 @@ Copies and fills ran while no kernel did, for at least a tenth of the time from 
 copies from or to pageable memory took as much, which the driver stages through a buffer of its own while the host waits."""
 cannot_prove = """
 That the data has to move at all, or could move earlier; where memory is not told from pinned, only the first holds."""
-message = "{who}: copies took {copy_ratio:percent} of {span_ns:duration} on device {device}, {exposed_ratio:percent} while nothing else ran{pageable}; most in {op}: {n_copies} copies{volume}"
+message = "{who}: copies took {copy_ratio:percent} of {span_ns:duration} on device {device}, {exposed_ratio:percent} while nothing else ran{pageable}; most in {op}: {n_copies:# copy|# copies}{volume}"
 fix = "Copy from pinned memory (pin_memory=True in the loader, tensor.pin_memory()) with non_blocking=True on a stream of its own, one batch ahead; keep on the device what is copied again and again."
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html", "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"]

@@ -7,7 +7,7 @@ The thread that runs the steps was inside the data loader's __next__ for at leas
 from one call to the next; or the job's own step metrics say so."""
 cannot_prove = """
 Whether reading, decoding, collating or too few workers is the limit; a loader without workers does all of it in __next__."""
-message = "{who}: {input_ratio:percent} of {span_ns:duration} in {n_steps} steps went into waiting for input ({op}){device_told}"
+message = "{who}: {input_ratio:percent} of {span_ns:duration} in {n_steps:# step went|# steps went} into waiting for input ({op}){device_told}"
 fix = "Load ahead: DataLoader(num_workers=…, prefetch_factor=…, persistent_workers=True, pin_memory=True); py-spy dump the workers to see what they do; decode and tokenise once, before training."
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading"]

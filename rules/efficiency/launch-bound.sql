@@ -8,7 +8,7 @@ the host waited neither for it nor for input or memory. Only gaps of up to 100 u
 follow each other."""
 cannot_prove = """
 How fast the same code launches without a profiler, which costs the host some microseconds for each operator."""
-message = "{who}: device {device} waited for launches in {n_gaps} gaps, {launch_ratio:percent} of {span_ns:duration}; half of its kernels take less than {median_ns:duration}"
+message = "{who}: device {device} waited for launches in {n_gaps:# gap|# gaps}, {launch_ratio:percent} of {span_ns:duration}; half of its kernels take less than {median_ns:duration}"
 fix = "Give the device more for each launch: torch.compile(mode=\"reduce-overhead\") or CUDA graphs, fused or foreach optimizers, larger batches; record once without stacks and shapes to see what the profiler adds."
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs", "https://hta.readthedocs.io/en/latest/source/features/idle_time_breakdown.html"]

@@ -7,7 +7,7 @@ The job's own counts of tokens say that at least a quarter of what the model com
 cannot_prove = """
 That attention skips none of it: a kernel for sequences of varying length, or one that reads a mask by blocks, does. What
 packing saves is at most the share of padding, of the time that grows with the number of tokens."""
-message = "{who}: {padding_ratio:percent} of the tokens of {n_steps} batches are padding{volume}; without it a step takes up to {saved_ratio:percent} less, {speedup:.2f} times as many useful tokens a second"
+message = "{who}: {padding_ratio:percent} of the tokens of {n_steps:# batch is|# batches are} padding{volume}; without it a step takes up to {saved_ratio:percent} less, {speedup:.2f} times as many useful tokens a second"
 fix = "Pack several sequences into one (a packing collator with position ids and block-diagonal attention, such as DataCollatorWithFlattening with FlashAttention), or draw batches of like lengths (group_by_length, bucketing) and pad to the longest of the batch, not to the maximum."
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://arxiv.org/abs/2107.02027", "https://huggingface.co/blog/packing-with-FA2"]

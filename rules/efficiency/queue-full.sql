@@ -7,7 +7,7 @@ Launches waited while 1024 earlier ones of the same stream had not started: the 
 what limits the job. 1024 is the depth of the queue as HolisticTraceAnalysis has it."""
 cannot_prove = """
 That the host loses by it: it only matters where the same thread has other work to do, such as launching on another stream."""
-message = "{who}: launches on stream {stream} of device {device} met a full queue {n_blocked} times and waited {blocked_ns:duration} in it, {blocked_ratio:percent} of {span_ns:duration}"
+message = "{who}: launches on stream {stream} of device {device} met a full queue {n_blocked:# time|# times} and waited {blocked_ns:duration} in it, {blocked_ratio:percent} of {span_ns:duration}"
 fix = "Nothing is wrong with the device: it is the limit. Launch other streams' work from a thread of its own, or put the work into CUDA graphs, where the host's time matters."
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://hta.readthedocs.io/en/latest/source/features/augmented_counters.html"]

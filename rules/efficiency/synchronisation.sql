@@ -7,7 +7,7 @@ When the device finished all its work, a call of the host was waiting for that (
 the next work was launched only afterwards: the device was idle meanwhile."""
 cannot_prove = """
 That the value that was waited for is not needed; waits that a library makes look like those of the job's own code."""
-message = "{who}: device {device} was idle for {sync_ratio:percent} of {span_ns:duration} after {n_gaps} waits of the host, most often in {call}{caller}"
+message = "{who}: device {device} was idle for {sync_ratio:percent} of {span_ns:duration} after {n_gaps:# wait|# waits} of the host, most often in {call}{caller}"
 fix = "Take .item(), .cpu(), .tolist(), nonzero, print and checks of values out of the loop or do them every n steps; copy with non_blocking=True into pinned memory; torch.cuda.set_sync_debug_mode(\"warn\") names each such line."
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization", "https://docs.nvidia.com/nsight-systems/AnalysisGuide/index.html"]

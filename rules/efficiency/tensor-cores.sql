@@ -8,7 +8,7 @@ computing time of a device that has tensor cores."""
 cannot_prove = """
 That the result may be rounded as tensor cores do: TF32 keeps 10 bits of each factor's mantissa. Kernels whose names tell
 nothing are not counted."""
-message = "{who}: {simt_ratio:percent} of the computing time of device {device}{device_name} went into matrix products without tensor cores ({n_kernels} kernels, most in {op})"
+message = "{who}: {simt_ratio:percent} of the computing time of device {device}{device_name} went into matrix products without tensor cores ({n_kernels:# kernel|# kernels}, most in {op})"
 fix = "{advice}"
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html", "https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html"]

@@ -8,7 +8,7 @@ a derivative of one, or of the loss scale, where a mean over the micro-batches n
 cannot_prove = """
 Without recorded operators, a wrong divisor of the loss: the size of the sum alone does not tell it from a larger
 gradient. With them, that nothing divides the gradients after the backward, or that the rate was chosen for the sum."""
-message = "{who}: gradients are to be accumulated over {n_micro} micro-batches, but {what}{at_step}"
+message = "{who}: gradients are to be accumulated over {n_micro:# micro-batch|# micro-batches}, but {what}{at_step}"
 fix = "Call optimizer.step() and zero_grad() only when (micro_batch + 1) % accumulation_steps == 0, inside DDP with no_sync() around the others, and divide the loss by accumulation_steps."
 causes = [{ state = "gradient-invalid", of = "rank" }]
 

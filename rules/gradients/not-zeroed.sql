@@ -6,7 +6,7 @@ The gradient norm grows with the number of steps as a running sum does, from the
 with tensor statistics also that each gradient stays at its address and is written to without ever being made anew."""
 cannot_prove = """
 That zero_grad is missing in the code: a zero_grad on another optimizer, or one inside of a branch, looks the same."""
-message = "{who}: the gradient norm grows with the step number, {first_norm} to {last_norm} over {n_steps} steps, as a sum of all gradients so far does{where_kept}"
+message = "{who}: the gradient norm grows with the step number, {first_norm} to {last_norm} over {n_steps:# step|# steps}, as a sum of all gradients so far does{where_kept}"
 fix = "Call optimizer.zero_grad(set_to_none=True) once per optimizer step, on the optimizer that holds these parameters."
 causes = [{ state = "gradient-invalid", of = "rank" }]
 requires = [{ state = "weights-unmoved", of = "rank" }]

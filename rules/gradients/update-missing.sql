@@ -6,7 +6,7 @@ Over several sampled steps the contents of parameters are the same while their g
 version counter says whether anything wrote to them: an optimizer that does not hold them never does."""
 cannot_prove = """
 Where the parameters or the rate went missing in the code. Contents are compared by a checksum over a sample of them."""
-message = "{who}: {n_still} of {n_parameters} parameters stay the same{at_step} and in all later samples although they have gradients: {why}"
+message = "{who}: {n_still} of {n_parameters:# parameter stays|# parameters stay} the same{at_step} and in all later samples although they have gradients: {why}"
 fix = "{remedy}"
 causes = [{ state = "weights-unmoved", of = "rank" }]
 requires = [{ state = "weights-unmoved", of = "rank" }]

@@ -6,7 +6,7 @@ In every sampled step the gradients of several weights are not zero but far belo
 largest gradient of the step, and they shrink from layer to layer."""
 cannot_prove = """
 Which function shrinks them: saturated or bounded activations, missing residual paths and a small initialisation do."""
-message = "{who}: the gradient of {name} is {ratio} of the largest one in all {n_samples} sampled steps; it shrinks over {n_small} weights in a row"
+message = "{who}: the gradient of {name} is {ratio} of the largest one in all {n_samples:# sampled step|# sampled steps}; it shrinks over {n_small:# weight|# weights} in a row"
 fix = "Add residual connections or normalisation, or use activations that do not saturate (ReLU, GELU); check the initialisation of {name} and the layers behind it."
 causes = [{ state = "gradient-blocked", of = "rank" }]
 requires = [{ state = "gradient-blocked", of = "rank" }]

@@ -8,7 +8,7 @@ Each time the thread was given a processor it had been ready for longer than the
 cannot_prove = """
 Who had the processors meanwhile: other processes of the host, the job's own workers and threads, or a limit of the
 container (cpu.max) look alike."""
-message = "{who}: {task} waited {delay:duration} for a processor at each of {n} switches, {total:duration} in all, {share:percent} of its time"
+message = "{who}: {task} waited {delay:duration} for a processor at each of {n:# switch|# switches}, {total:duration} in all, {share:percent} of its time"
 fix = "Give the rank as many cores as it has busy threads: compare loader workers times ranks and OMP_NUM_THREADS with nproc and cpu.max of the container, and look for other jobs (top -H)."
 causes = [{ state = "throughput-low", of = "job" }]
 requires = [{ state = "cores-contended", of = "host" }]

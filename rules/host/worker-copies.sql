@@ -8,7 +8,7 @@ of the record, while the main process, where it is sampled, keeps its size."""
 cannot_prove = """
 What grows. Forked workers share the parent's Python objects until they touch them, and reading one changes its reference
 count: so each worker comes to hold a copy of a large list or frame. A cache or a leak in the data set looks the same."""
-message = "{n_workers} workers grew from {first_bytes:bytes} to {last_bytes:bytes} in all{detail}"
+message = "{n_workers:# worker grew|# workers grew} from {first_bytes:bytes} to {last_bytes:bytes} in all{detail}"
 fix = "Hold the samples outside of Python objects (NumPy arrays, torch tensors, Arrow, a memory-mapped file) instead of lists, dicts or object columns, or open them in each worker; look for caches in the data set; persistent_workers=False frees the copies after each epoch."
 causes = [{ state = "host-full", of = "host" }]
 references = ["https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading", "https://github.com/pytorch/pytorch/issues/13246"]

@@ -6,7 +6,7 @@ The recorded activation gave zero for every element of the batch although its in
 it have gradients of exactly zero in every sampled step."""
 cannot_prove = """
 That other batches would do the same, where one forward was recorded only."""
-message = "{who}: {op}{in_module} gives zero for the whole batch{at_step}, and {n_dead} weights have a gradient of exactly zero in all {n_samples} sampled steps"
+message = "{who}: {op}{in_module} gives zero for the whole batch{at_step}, and {n_dead:# weight has|# weights have} a gradient of exactly zero in all {n_samples:# sampled step|# sampled steps}"
 fix = "Check bias and scale in front of {op}{in_module}: start biases at 0, lower the rate that drove the units negative, or use LeakyReLU or GELU."
 causes = [{ state = "gradient-blocked", of = "rank" }]
 

@@ -10,7 +10,7 @@ proportion between."""
 cannot_prove = """
 That anything is wrong: embeddings and mixtures of experts have sparse gradients, a full device can be meant, and a
 backward that repeats the forward takes three times as long."""
-message = "{who}: the health score is {score} of 100 over {n_steps} measured steps: {part} is {value} in {n_bad} of them (healthy up to {healthy}, bad from {bad}{says})"
+message = "{who}: the health score is {score} of 100 over {n_steps:# measured step|# measured steps}: {part} is {value} in {n_bad} of them (healthy up to {healthy}, bad from {bad}{says})"
 fix = "Look at the chart of the health score beside loss and gradient norm: it is context for other findings, no fault by itself."
 
 [thresholds.min_steps]

@@ -6,7 +6,7 @@ In the first sampled steps most matrices of the model have a standard deviation 
 calls for, and the forward, where it was recorded, drives its activations to their ends."""
 cannot_prove = """
 Whether they were initialised so or loaded: only their values at the start are known."""
-message = "{who}: {n_wide} of {n_weights} matrices start with a deviation beyond {band} / sqrt(inputs); {name} has {std} with {fan_in} inputs{saturated}"
+message = "{who}: {n_wide} of {n_weights:# matrix starts|# matrices start} with a deviation beyond {band} / sqrt(inputs); {name} has {std} with {fan_in} inputs{saturated}"
 fix = "Initialise by fan-in (nn.init.kaiming_normal_, xavier_normal_) or with the model's initializer_range; check that a loaded state is scaled as the model expects."
 causes = [{ state = "gradient-blocked", of = "rank" }]
 

@@ -7,7 +7,7 @@ The loss of the last quarter is that of the first within two percent, the gradie
 and the learning rate is far from the end of its schedule."""
 cannot_prove = """
 Why nothing is learned: a model at its best stands still too."""
-message = "{who}: over {n_steps} logged steps the loss stays at {loss}, and the gradient norm at {norm}"
+message = "{who}: over {n_steps:# logged step|# logged steps} the loss stays at {loss}, and the gradient norm at {norm}"
 fix = "Overfit one batch first: if that fails, the fault lies in model, loss or optimizer and not in the data."
 requires = [{ state = "weights-unmoved", of = "rank" }, { state = "gradient-blocked", of = "rank" }, { state = "gradient-invalid", of = "rank" }]
 

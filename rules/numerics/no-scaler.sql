@@ -6,7 +6,7 @@ The forward computes in float16, no loss scale is on record, and gradients of th
 of their elements in every sampled step, or all of them lie in the range that float16 holds only coarsely."""
 cannot_prove = """
 That no scaler exists: one that nobody logs leaves no trace. What the gradients would have been."""
-message = "{who}: no loss scale is on record, the forward computes in float16, and {n_lost} of {n_weights} gradients are lost in all {n_samples} sampled steps; the first is that of {name} ({zero_ratio:percent} zero)"
+message = "{who}: no loss scale is on record, the forward computes in float16, and {n_lost} of {n_weights:# gradient is|# gradients are} lost in all {n_samples:# sampled step|# sampled steps}; the first is that of {name} ({zero_ratio:percent} zero)"
 fix = "Use torch.amp.GradScaler around backward and step, or bfloat16, which needs none."
 causes = [{ state = "gradient-blocked", of = "rank" }]
 references = ["https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling"]

@@ -7,7 +7,7 @@ The loss scale was reduced again and again without a step that succeeded in betw
 one. At such a scale no finite gradient overflows, so the values themselves are not finite."""
 cannot_prove = """
 Where these values come from."""
-message = "{who}: the loss scale fell from {first_scale} to {last_scale} over {n_falls} overflows{at_step}"
+message = "{who}: the loss scale fell from {first_scale} to {last_scale} over {n_falls:# overflow|# overflows}{at_step}"
 fix = "Find the operator that gives the first non-finite value (a recorder, or anomaly mode for one step); the scale is not at fault."
 causes = [{ state = "weights-unmoved", of = "rank" }]
 requires = [{ state = "value-nonfinite", of = "rank" }]

@@ -6,7 +6,7 @@ Over several steps in a row the gradients overflowed and the loss scale was the 
 halves it each time."""
 cannot_prove = """
 Whether update() is missing, or is given a fixed scale, or a hysteresis swallows the overflows."""
-message = "{who}: the loss scale stays at {scale}{at_step} and over {n_steps} steps in a row that overflow; none of them changes a weight"
+message = "{who}: the loss scale stays at {scale}{at_step} and over {n_steps:# step|# steps} in a row that overflow; none of them changes a weight"
 fix = "Call scaler.update() without an argument after each scaler.step(optimizer); start from a smaller init_scale, and keep hysteresis at 1 until training is stable."
 causes = [{ state = "weights-unmoved", of = "rank" }, { state = "value-nonfinite", of = "rank" }]
 references = ["https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling"]

@@ -6,7 +6,7 @@ proves = """
 A loss scaler skipped the named share of the optimizer's steps because gradients were not finite."""
 cannot_prove = """
 Why they were not."""
-message = "{who}: {n_skipped} of {n_steps} optimizer steps were skipped{at_step} and later, because gradients were not finite"
+message = "{who}: {n_skipped} of {n_steps:# optimizer step was|# optimizer steps were} skipped{at_step} and later, because gradients were not finite"
 fix = "A few skips at the start are how a scaler finds its scale. If they go on, look for the first non-finite value; schedules that count steps run ahead of the optimizer meanwhile."
 requires = [{ state = "value-nonfinite", of = "rank" }, { state = "weights-unmoved", of = "rank" }]
 

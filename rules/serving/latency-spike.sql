@@ -9,7 +9,7 @@ windows, and in these windows the hit ratio of the prefix cache lay below its ow
 cannot_prove = """
 That nothing else slowed it: the windows name what changed with them (prompts to compute, requests that waited, a full cache, kernels),
 not what would have happened without."""
-message = "Token P99 rose from {base_ms} to {worst_ms} ms ({n_slow} of {n_windows} windows) while the prefix hit ratio fell from {base_hit} to {least_hit} %: {because}{mix}{kernels}"
+message = "Token P99 rose from {base_ms} to {worst_ms} ms ({n_slow} of {n_windows:# window|# windows}) while the prefix hit ratio fell from {base_hit} to {least_hit} %: {because}{mix}{kernels}"
 fix = "{advice}"
 causes = [{ state = "throughput-low", of = "job" }]
 references = ["https://docs.vllm.ai/en/latest/features/automatic_prefix_caching.html"]
