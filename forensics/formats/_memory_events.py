@@ -81,9 +81,9 @@ class EventReader:
         numbers = np.array([_action_of(item) for item in items], np.int8)
         rows = np.arange(self.n_read, self.n_read + len(items))
         kept = numbers >= 0
+        keys = {k for k in set(chain.from_iterable(i for i in items if type(i) is dict)) if type(k) is str}
         if not kept.all():
             items = [item for item, number in zip(items, numbers, strict=True) if number >= 0]
-        keys = {k for k in set(chain.from_iterable(items)) if type(k) is str}
         field = {key: [e.get(key) for e in items] for key in COLUMNS if key in keys}.get
         n = len(items)
         batch = Batch(
@@ -103,7 +103,7 @@ class EventReader:
         """Adds events of one device; what is no number is an index of `values`."""
         self.flush()
         rows = np.arange(self.n_read, self.n_read + records.n)
-        actions = self._translated("action", records, values, lambda v: _ACTION_NUMBERS.get(v, -1), np.int8)
+        actions = self._translated("action", records, values, _action_number, np.int8)
         kept = actions >= 0
         stacks = self._translated("frames", records, values, lambda v: self.ids.of(v) or 0, np.uint64)
         texts = {
@@ -190,7 +190,10 @@ def category(text: str | None) -> str | None:
 
 
 def _action_of(item: Any) -> int:
-    action = item.get("action") if type(item) is dict else None
+    return _action_number(item.get("action")) if type(item) is dict else -1
+
+
+def _action_number(action: Any) -> int:
     return _ACTION_NUMBERS.get(action, -1) if type(action) is str else -1
 
 

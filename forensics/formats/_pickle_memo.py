@@ -9,7 +9,12 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-GONE = "(an item that was read before)"  # what a reference to a value that was not kept gives
+
+class _Gone(str):
+    """Nothing that takes texts takes it for one: what was there was none."""
+
+
+GONE = _Gone("(an item that was read before)")  # what a reference to a value that was not kept gives
 GONE_CODE = 1
 
 

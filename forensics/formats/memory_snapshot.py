@@ -22,7 +22,7 @@ from forensics.formats._memory_steps import Marks, step_table
 from forensics.formats._pickle import gc_paused, shown, walk_pickle
 from forensics.formats._pickle_stream import GONE, ListPlace, Records, StreamWalker
 
-VERSION = 3
+VERSION = 4
 TITLE = "CUDA memory snapshot (pickle)"
 PROVIDES = ("memory_segment", "memory_event", "memory_event.complete", "memory_event.oom", "fact")
 
