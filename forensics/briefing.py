@@ -14,7 +14,7 @@ import duckdb
 from forensics import __version__, casebook
 from forensics.citations import Citations
 from forensics.engine import Judgement
-from forensics.finding import Anomaly, Finding, Verdict, format_bytes
+from forensics.finding import GRADES, Anomaly, Finding, Verdict, format_bytes
 from forensics.pictures import read_pictures, thresholds
 from forensics.redact import mask
 from forensics.report import view
@@ -103,21 +103,19 @@ def confidence_note(root: Finding | None) -> str:
     from forensics.ledger import calibration
 
     measured = calibration()
-    if root.confidence is None:
-        return "not calibrated: no labelled case has this strength of proof"
-    n = measured["counts"][root.strength]
-    return (
-        f"{n['right']} of {n['of']} verdicts on evidence of this grade ({root.strength}) were right; {measured['note']}"
-    )
+    if root.confidence is None or root.grade is None:
+        return "not calibrated: no labelled case has such a cause"
+    n = measured["counts"][root.grade]
+    return f"{n['right']} of {n['of']} verdicts that named {GRADES[root.grade]} were right; {measured['note']}"
 
 
 def confidence_range(root: Finding | None) -> tuple[float, float] | None:
     """The 95 % interval of that share (Wilson 1927): few verdicts leave a wide one."""
     from forensics.ledger import calibration
 
-    if root is None or root.confidence is None:
+    if root is None or root.confidence is None or root.grade is None:
         return None
-    count = calibration()["counts"][root.strength]
+    count = calibration()["counts"][root.grade]
     n, z = count["of"], 1.96
     if not n:
         return None

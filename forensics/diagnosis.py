@@ -128,14 +128,14 @@ def diagnose(
 ) -> Verdict:
     """The verdict over all findings; sets `explained_by` and `confidence` of each.
 
-    `unlisted`: how many findings of a rule there are beside those given.
+    `confidence`: by grade. `unlisted`: how many findings of a rule there are beside those given.
     """
     _soften_quoted(findings, outcome)
-    for finding in findings:
-        finding.confidence = (confidence or {}).get(finding.strength)
     _soften_survived(findings, outcome)
     graph, links = causal_graph(findings)
     _explain(graph, findings, links)
+    for finding in findings:
+        finding.confidence = (confidence or {}).get(finding.grade or "")
     roots = sorted(
         _ranked_roots(graph, findings) or _slow_without_failure(findings, outcome),
         key=lambda f: (outcome.is_quoted(f), outcome.is_superseded(f.attempt)),

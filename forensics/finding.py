@@ -7,6 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# What the confidence of a root cause is measured by, and what that says of it.
+GRADES = {
+    "own": "a cause that nothing else brings about",
+    "open": "a cause that another one can bring about, with no such cause found",
+}
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -89,6 +95,13 @@ class Finding:
     evidence: list[Evidence] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
+
+    @property
+    def grade(self) -> str | None:
+        """One of GRADES; None where another finding explains it."""
+        if self.explained_by is not None:
+            return None
+        return "open" if self.requires else "own"
 
     def is_after(self, other: Finding) -> bool:
         """Whether it happened after another finding; what one writer wrote into one file is in order there."""

@@ -234,7 +234,7 @@ def _anomaly(row: Sequence[Any], citations: Citations) -> Anomaly | None:
 
 @lru_cache(maxsize=1)
 def calibration() -> dict[str, Any]:
-    """calibration.json: how often root causes of each strength were right on labelled cases, and on how many."""
+    """calibration.json: how often root causes of each grade were right on labelled cases, and on how many."""
     measured: dict[str, Any] = orjson.loads(Path(__file__).with_name("calibration.json").read_bytes())
     return measured
 

@@ -1316,7 +1316,7 @@ COMMENT ON COLUMN finding.ts_ns IS 'Time, ns since the epoch; NULL unknown';
 COMMENT ON COLUMN finding.message IS 'The claim in one sentence';
 COMMENT ON COLUMN finding.severity IS 'critical | high | medium | info';
 COMMENT ON COLUMN finding.strength IS 'proof | strong | indication';
-COMMENT ON COLUMN finding.confidence IS 'Probability that this is a true finding, 0 to 1';
+COMMENT ON COLUMN finding.confidence IS 'Probability that it is the root cause, 0 to 1, by labelled cases; NULL where another finding explains it';
 COMMENT ON COLUMN finding.causes IS 'States that it brings about: [{"state", "entity"}]';
 COMMENT ON COLUMN finding.requires IS 'States that would explain it';
 COMMENT ON COLUMN finding.explained_by IS 'finding.id of its cause; NULL for a root';

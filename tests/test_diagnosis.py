@@ -9,7 +9,8 @@ import pytest
 
 from forensics import causality
 from forensics.diagnosis import Exit, Outcome, diagnose
-from forensics.finding import Anomaly, Evidence, Finding
+from forensics.finding import GRADES, Anomaly, Evidence, Finding
+from forensics.ledger import calibration
 
 SECOND = 1_000_000_000
 STATES = ("rank-failed", "rank-gone", "collective-stuck", "device-full", "context-poisoned", "host-full")
@@ -249,3 +250,30 @@ def test_two_that_could_each_explain_the_other_are_told_apart_by_time() -> None:
     verdict = diagnose([stuck, lost], Outcome())
     assert [link.cause for link in verdict.links] == [0]
     assert [f.rule for f in verdict.root_causes] == ["a"]
+
+
+def test_confidence_is_that_of_the_grade_and_none_for_what_another_finding_explains() -> None:
+    figures = {"own": 0.9, "open": 0.6}
+    sure = diagnose([nan(), timeout()], Outcome(), confidence=figures)
+    assert [root.confidence for root in sure.root_causes] == [0.9]
+    assert [effect.confidence for effect in sure.consequences] == [None]
+    could_follow = nan(requires=state("gradient-invalid"))
+    assert [root.confidence for root in diagnose([could_follow], Outcome(), confidence=figures).root_causes] == [0.6]
+
+
+def test_stored_figures_are_those_of_their_counts_and_better_than_one_figure_for_all() -> None:
+    stored = calibration()
+    assert set(stored["counts"]) == set(GRADES)
+    for grade, count in stored["counts"].items():
+        assert stored["root_cause_is_right"][grade] == round((count["right"] + 1) / (count["of"] + 2), 3)
+    ours, of_one_figure = stored["brier"]
+    assert ours < of_one_figure
+
+
+def test_a_verdict_is_never_scored_by_a_figure_that_it_took_part_in() -> None:
+    calibrate = pytest.importorskip("benchmarks.calibrate")
+    rows = [calibrate.Row("f", str(n), False, "rule", "own", n % 2 == 0) for n in range(2)]
+    # Each is judged by the other alone: (0 + 1) / (1 + 2) for the right one, (1 + 1) / (1 + 2) for the wrong one.
+    assert calibrate.brier(rows, lambda row: row.case) == (pytest.approx(4 / 9, abs=1e-3),) * 2
+    # Without both, which lie in one folder, nothing is known: 1 / 2.
+    assert calibrate.brier(rows, lambda row: row.folder) == (0.25, 0.25)
