@@ -9,8 +9,8 @@ from typing import Any
 
 # What the confidence of a root cause is measured by, and what that says of it.
 GRADES = {
-    "own": "a cause that nothing else brings about",
-    "open": "a cause that another one can bring about, with no such cause found",
+    "own": "nothing else brings such a cause about",
+    "open": "another fault can bring such a cause about, and none was found",
 }
 
 
