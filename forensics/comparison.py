@@ -67,7 +67,7 @@ def compare(good: Path, failed: Path) -> Comparison:
         con.execute("SET enable_external_access = false")
         sections = [_section(con, name, sql, tables) for name, sql, tables in ask.SECTIONS]
         first_in, first = _first(con)
-    except duckdb.CatalogException as error:
+    except (duckdb.CatalogException, duckdb.BinderException) as error:  # a table or a column that is not there
         raise CaseError(f"{good} or {failed}: written by another version; analyze both again ({error})") from error
     finally:
         con.close()

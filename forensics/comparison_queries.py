@@ -225,6 +225,62 @@ WHERE g.held IS DISTINCT FROM f.held OR g.allocated IS DISTINCT FROM f.allocated
 ORDER BY 1, 3
 """
 
+_NAMED_STEP = "(?i)(?:checkpoint|ckpt|step|iter|iteration)[-_=]?0*([0-9]+)"  # of a folder or file
+_STORED = f"""
+    SELECT
+        a.path, n.text AS name, t.dtype, z.text AS shape, t.checksum, t.norm, t.picked, t.row,
+        coalesce(c.step, TRY_CAST(regexp_extract(a.path, '{_NAMED_STEP}', 1) AS BIGINT)) AS step,
+        coalesce(t.n_nan, 0) + coalesce(t.n_inf, 0) AS n_nonfinite
+    FROM {{run}}.checkpoint_tensor AS t
+    JOIN {{run}}.checkpoint AS c ON c.artifact_id = t.artifact_id
+    JOIN {{run}}.artifact AS a ON a.id = t.artifact_id
+    JOIN {{run}}.string AS n ON n.id = t.name_id
+    LEFT JOIN {{run}}.string AS z ON z.id = t.shape_id
+    QUALIFY row_number() OVER (PARTITION BY a.path, n.text ORDER BY t.row) = 1
+"""
+_STORED_AS = "printf('%s %s, norm %.7g, %d not finite', {0}.dtype, {0}.shape, {0}.norm, {0}.n_nonfinite)"
+STORED = f"""
+{_both(_STORED)},
+parted AS (
+    SELECT
+        coalesce(g.step, f.step) AS step, coalesce(g.path, f.path) || ': ' || coalesce(g.name, f.name) AS what,
+        CASE WHEN g.name IS NOT NULL THEN {_STORED_AS.format("g")} END AS good,
+        CASE WHEN f.name IS NOT NULL THEN {_STORED_AS.format("f")} END AS failed,
+        g.n_nonfinite IS DISTINCT FROM f.n_nonfinite AS breaks,
+        g.dtype IS DISTINCT FROM f.dtype OR g.shape IS DISTINCT FROM f.shape AS is_other,
+        CASE WHEN len(g.picked) = len(f.picked) THEN list_distance(g.picked, f.picked) END AS distance,
+        greatest(g.norm, f.norm) AS norm,
+        coalesce(f.row, g.row) AS row
+    FROM g FULL JOIN f ON f.path = g.path AND f.name = g.name
+    -- Only files that both kept: one that a run did not come to save says nothing of its values.
+    WHERE (g.checksum, g.dtype, g.shape) IS DISTINCT FROM (f.checksum, f.dtype, f.shape)
+      AND coalesce(g.path, f.path) IN (SELECT path FROM g INTERSECT SELECT path FROM f)
+)
+SELECT NULL::INTEGER AS rank, step, what, good, failed
+FROM parted
+WHERE is_other OR breaks OR norm IS NULL OR coalesce(distance > {TOLERANCE} * norm, true)
+ORDER BY step NULLS LAST, NOT breaks, NOT is_other, distance / nullif(norm, 0) DESC NULLS LAST, what, row
+"""
+
+_COMPILED = """
+    SELECT c.rank, c.kind, left(n.text, 120) AS name, count(*) AS n_events, coalesce(sum(c.dur_ns), 0) / 1e9 AS total_s
+    FROM {run}.compile_event AS c LEFT JOIN {run}.string AS n ON n.id = c.name_id
+    WHERE c.kind NOT IN ('guards', 'guard')
+    GROUP BY c.rank, c.kind, left(n.text, 120)
+"""
+COMPILED = f"""
+{_both(_COMPILED)}
+SELECT
+    coalesce(g.rank, f.rank) AS rank, NULL::BIGINT AS step,
+    coalesce(g.kind, f.kind) || coalesce(' of ' || coalesce(g.name, f.name), '') AS what,
+    printf('%d times, %.3f s', g.n_events, g.total_s) AS good,
+    printf('%d times, %.3f s', f.n_events, f.total_s) AS failed
+FROM g FULL JOIN f
+    ON f.kind = g.kind AND f.name IS NOT DISTINCT FROM g.name AND f.rank IS NOT DISTINCT FROM g.rank
+WHERE g.n_events IS DISTINCT FROM f.n_events
+ORDER BY abs(coalesce(g.n_events, 0) - coalesce(f.n_events, 0)) DESC, what, 1
+"""
+
 _SEVERITIES = "['critical', 'high', 'medium', 'info']"
 _FINDING = f"""
     SELECT
@@ -254,7 +310,9 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("metrics by step", METRICS, ("sample",)),
     (LAST_STEPS, STEPS, ("step",)),
     (COLLECTIVE_ORDER, COLLECTIVES, ("collective",)),
+    ("stored tensors", STORED, ("checkpoint_tensor",)),
     ("log lines", LOGS, ()),
+    ("compilations", COMPILED, ("compile_event",)),
     ("operators and kernels", OPERATORS, ("slice",)),
     ("device time", DEVICE_TIME, ("device_time",)),
     ("memory", MEMORY, ("memory_segment",)),
@@ -266,6 +324,7 @@ ORDERED: tuple[tuple[str, str], ...] = (
     ("metrics by step", METRICS),
     (COLLECTIVE_ORDER, COLLECTIVES),
     (LAST_STEPS, STEPS),
+    ("stored tensors", STORED),
     ("log lines", LOGS),
     ("memory", MEMORY),
     ("operators and kernels", OPERATORS),

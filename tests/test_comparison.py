@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from stored_states import safetensors
 from support import ROOT
 
 from forensics.assembly import assemble_case
@@ -109,6 +111,33 @@ def test_findings_of_one_run_alone_are_told_those_of_the_failed_run_first_by_sev
     assert section.n_all == 4
     assert found.first is None  # a finding says what a rule thinks of a run, not where the runs part
     assert "FINDINGS" in to_text(found)
+
+
+def test_stored_tensors_and_compilations_that_differ_are_told(tmp_path: Path) -> None:
+    ones = np.ones((2, 3), np.float32)
+    for run, factor in (("good", 1.0), ("failed", 1.5)):
+        job = tmp_path / run
+        state = {"same": ones, "rounded": ones * np.float32(1 + 3e-7 * factor), "moved": ones * factor, "cast": ones}
+        state |= {"nan": ones * np.nan if run == "failed" else ones}
+        state["cast"] = ones.astype(np.float16) if run == "failed" else ones
+        safetensors(job / "checkpoint-20" / "model.safetensors", state)
+        guards = "".join(
+            f"[rank0]:V1118 11:41:39.5 7 torch/_dynamo/guards.py:2] [0/{n}] [__recompiles] Recompiling function f in"
+            f" /job/train.py:4\n[rank0]:V1118 11:41:39.5 7 torch/_dynamo/guards.py:2] [0/{n}] [__recompiles]     -"
+            f" 0/0: tensor 'x' size mismatch at index 0. expected 4, actual {4 + n}\n"
+            for n in range(1, 2 if run == "good" else 4)
+        )
+        (job / "stderr.log").write_text(guards)
+        loaded = ingest(discover(job, tmp_path / "work"), tmp_path / "cache")
+        assemble_case(loaded, tmp_path / f"{run}.duckdb")
+    found = compare(tmp_path / "good.duckdb", tmp_path / "failed.duckdb")
+    sections = {section.name: section.differences for section in found.sections}
+    assert [d.what.rpartition(" ")[2] for d in sections["stored tensors"]] == ["nan", "cast", "moved"]
+    assert found.first is not None
+    assert (found.first.what, found.first.step) == ("checkpoint-20/model.safetensors: nan", 20)
+    assert sections["stored tensors"][2].failed == "float32 [2,3], norm 3.674235, 0 not finite"
+    recompiled = [d for d in sections["compilations"] if d.what == "recompile of f"]
+    assert [(d.good, d.failed) for d in recompiled] == [("1 times, 0.000 s", "3 times, 0.000 s")]
 
 
 def test_output_is_bounded_masked_and_escaped(compared: Compare) -> None:
