@@ -14,6 +14,7 @@ causes = [{ state = "config-contradictory", of = "job" }]
 references = [
   "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf",
   "https://github.com/pytorch/pytorch/pull/193400",
+  "https://github.com/deepspeedai/DeepSpeed/pull/5008",
 ]
 
 [variant.refused]
@@ -186,6 +187,19 @@ contradiction AS (
     FROM fact AS f
     JOIN fact AS n ON n.key IN ('nnodes', 'num_nodes', 'num_machines', 'sbatch.nodes') AND n.number > 1
     WHERE f.key = 'MASTER_ADDR' AND f.value IN ('localhost', '127.0.0.1', '::1')
+    UNION ALL
+    SELECT
+        f.artifact_id,
+        f.line,
+        'Experts whose weights ZeRO-3 gathers one by one' AS what,
+        f.key || '=' || f.value || ' with ' || z.key || '=3: a rank whose tokens choose other experts takes no part in gathering one, and the ranks that do wait for it until a timeout' AS said,
+        'Gather the block of experts as a whole: deepspeed.utils.set_z3_leaf_modules(model, [the class of the block]) before the engine is made; or use stage 2.' AS remedy,
+        'medium' AS severity,
+        'experts-under-zero-3' AS key
+    FROM fact AS f
+    JOIN fact AS z ON regexp_matches(z.key, '(^|\.)(zero_optimization\.stage|zero_stage)$') AND z.number = 3
+    WHERE regexp_matches(f.key, '(^|\.)(num_local_experts|num_experts|n_routed_experts|moe_num_experts)$') AND f.number > 1
+      AND NOT EXISTS (SELECT 1 FROM fact WHERE regexp_matches(key, 'leaf_module|moe_cls_names|moe_layer_cls'))
 )
 SELECT *
 FROM contradiction
