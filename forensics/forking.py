@@ -34,8 +34,9 @@ BeChild = Callable[[Sequence[int], Mapping[str, Any]], NoReturn]
 def serve_forks(control: int, be_child: BeChild) -> None:
     """Forks until the other end closes `control`; call it once everything is imported.
 
-    Requests are lines of JSON. `{"pid": N}` is answered by the wait status of that child, once it has ended; any other
-    by the pid of a new child, which runs `be_child(descriptors, request)` with the descriptors that came with it.
+    Requests are lines of JSON. `{"pid": N}` is answered by the wait status of that child, once it has ended, or at once
+    where N is 0; any other by the pid of a new child, which runs `be_child(descriptors, request)` with the descriptors
+    that came with it.
     """
     gc.collect()
     gc.freeze()  # children share what is here as long as nobody writes to it
@@ -45,10 +46,10 @@ def serve_forks(control: int, be_child: BeChild) -> None:
         if not request:
             return
         asked, answer = json.loads(request), 0
-        if "pid" in asked:
+        if pid := asked.get("pid"):
             with contextlib.suppress(ChildProcessError):
-                answer = os.waitpid(asked["pid"], 0)[1]
-        else:
+                answer = os.waitpid(pid, 0)[1]
+        elif pid is None:
             answer = os.fork()
             if answer == 0:
                 _run(be_child, channel, descriptors, asked)
@@ -103,6 +104,11 @@ class ForkServer:
             self._end()
             self._start()
             return self._ask(request, descriptors)
+
+    def wait_until_ready(self) -> None:
+        """Until it has imported everything; at once where it cannot."""
+        with self._asking:
+            self._ask({"pid": 0})
 
     def status(self, pid: int) -> int | None:
         """Waits for a process to end; its wait status, None where that is not known."""

@@ -219,6 +219,7 @@ def test_a_job_whose_process_crashes_is_tried_once_more_alone_and_then_put_aside
             )
         return Result(order.key, "analyzed", content="c", since=order.run)
 
+    monkeypatch.setattr(engines, "warm_up", lambda order: None)
     monkeypatch.setattr(engines, "run_job", run_job)
     outcome = run_batch(tmp_path / "fleet", Plan([str(tmp_path / "jobs")], workers=1))
     assert tried == ["bad", "good", "bad"]
@@ -261,6 +262,19 @@ def test_a_killed_child_is_told_with_its_signal(tmp_path: Path) -> None:
     assert result.crashed and result.reason == "its process was ended by signal 9 (SIGKILL)"
 
 
+def test_a_job_whose_processes_hold_too_much_memory_is_killed_with_the_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from forensics.fleet import job_runner
+
+    make_job(tmp_path / "jobs", "hungry")
+    monkeypatch.setattr(job_runner, "held_bytes", lambda pid: 3 << 30)
+    monkeypatch.setattr(job_runner, "_LOOK_SECONDS", 0.01)
+    outcome = run_batch(tmp_path / "fleet", Plan([str(tmp_path / "jobs")], workers=1, memory_limit="1GB"))
+    reason = "its processes held 3072 MiB, more than allowed by 1GB, and were killed"
+    assert outcome.put_aside == [("hungry", reason)]
+
+
 def test_where_what_jobs_are_forked_from_is_killed_they_are_tried_again(tmp_path: Path) -> None:
     import threading
 
@@ -291,6 +305,7 @@ def test_a_batch_that_is_asked_to_stop_holds_it_against_no_job(tmp_path: Path, m
     def interrupted(order: Order) -> Result:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(engines, "warm_up", lambda order: None)
     monkeypatch.setattr(engines, "run_job", interrupted)
     for _ in range(4):
         with pytest.raises(KeyboardInterrupt):

@@ -1,6 +1,6 @@
 """Scheduled analysis of many jobs, and what they tell together.
 
-    listing ─▶ jobs (schedulers say how they ended) ─▶ engine ─▶ a child process per job (job_process)
+    listing ─▶ jobs (schedulers say how they ended) ─▶ engine ─▶ a process per job (job_process), forked from a warm one
                                                                       │ report.html, report.json, case.duckdb
                                                                       ▼
                               pages, metrics, gate ◀─ views (views.sql) ◀─ rows: one Parquet file per job

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from forensics.errors import ForensicsError
-from forensics.fleet.job_runner import Order, Result, close_servers, run_job, stop_all
+from forensics.fleet.job_runner import Order, Result, close_servers, run_job, stop_all, warm_up
 
 _AHEAD = 2  # orders that each Dask worker thread has waiting
 _RETRIES = 2  # of a job whose worker died, beyond what the scheduler allows
@@ -37,6 +37,8 @@ def _run_locally(orders: Iterable[Order], workers: int, on_start: Callable[[Orde
         try:
             while True:
                 for order in islice(waiting, workers - len(running)):
+                    if not running:
+                        warm_up(order)  # a kill while that is done is no job's fault
                     on_start(order)
                     running.add(pool.submit(run_job, order))
                 if not running:

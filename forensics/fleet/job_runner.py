@@ -116,6 +116,11 @@ def _server(order: Order) -> ForkServer:
         return _servers[order.edition]
 
 
+def warm_up(order: Order) -> None:
+    """Starts what jobs like this one are forked from, and waits until it is ready."""
+    _server(order).wait_until_ready()
+
+
 def stop_all() -> None:
     """Kills every job that this process runs; `run_job` then returns."""
     for pid in list(_running):
