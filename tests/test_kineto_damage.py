@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,19 @@ def test_places_are_found_in_damaged_traces_too(read: Any, tmp_path: Path) -> No
     assert place.text.startswith('{ "ph": "X", "cat": "cpu_op", "name": "last"')
     assert kineto.locate(Source(path, path.name), 8, None) is None
     assert kineto.locate(Source(path, path.name), 3, (4, 900)) is None
+
+
+def test_places_within_a_slice_are_those_of_its_events(read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_json_events, "PIECE_BYTES", 500)
+    events = many(40)
+    events[12:12] = [op(f"at once {n}", 5_000) for n in range(20)]
+    events[25:25] = [events[30]] * 10  # none of these can be told from the others
+    data = trace(events)
+    places = {place["row"]: place["byte"] for place in read(data).rows("position")}
+    starts = [found.start() for found in re.finditer(rb'\{\s*"ph"', data)]
+    assert len(starts) == 70 and len(places) >= 15
+    assert all(starts[row] == byte or row == 0 for row, byte in places.items())
+    assert not set(range(25, 35)) & set(places)
 
 
 @pytest.mark.parametrize("error", [duckdb.OutOfMemoryException("full"), OSError("Out of Memory Error: full")])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
 import orjson
 
+from forensics.formats._json_events import event_end
 from forensics.formats._kineto_columns import ARGS, NAMES, TEXTS, TIMES
 
+_EVENT_BYTES = 1 << 18  # no place is looked for in longer events
 _DECIMAL = re.compile(r"[+-]?\d{1,16}(?:\.\d{1,18})?")
 
 
@@ -79,3 +83,27 @@ def _decimal(key: str, value: object, text: bytes) -> str | None:
         if float(found[1]) == value:
             return found[1].decode()
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class First:
+    """What the first event of a piece says, as the columns hold it."""
+
+    ts_ns: int
+    texts: dict[str, str | None]
+
+
+def first_event(data: bytes, start: int, end: int) -> First | None:
+    """The event that begins at `start`; None where it tells no time."""
+    stop = event_end(data, start, min(end, start + _EVENT_BYTES))
+    text = data[start:stop] if stop > 0 else b""
+    try:
+        fields = orjson.loads(text)
+    except (orjson.JSONDecodeError, RecursionError):
+        return None
+    written = _decimal("ts", fields.get("ts"), text)
+    if written is None:
+        return None
+    given = {key: fields.get(key) for key in TEXTS}
+    texts = {k: v if v is None or isinstance(v, str) else orjson.dumps(v).decode() for k, v in given.items()}
+    return First(int((Decimal(written) * 1000).to_integral_value(ROUND_HALF_UP)), texts)

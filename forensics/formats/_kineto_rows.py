@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Generic, TypeVar
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,14 +41,15 @@ from forensics.formats._kineto_columns import (
     select_counters,
     select_events,
 )
-from forensics.formats._kineto_fit import fitting
+from forensics.formats._kineto_fit import first_event, fitting
+from forensics.formats._kineto_typing import nanoseconds
 from forensics.formats._text_lines import clean_text
 from forensics.memory import spare_bytes
 
 MEMORY_LIMIT = "256MB"  # beyond, DuckDB uses the folder for temporary files
 _NO_MORE_THREADS = 8  # each holds slices in memory
 
-_PHASE = b'"ph"'
+_MANY_AT_ONCE = 32  # events of the same nanosecond
 _ERA_BYTES = 4 << 20  # looked at to find how this trace spells its members
 # DuckDB before 2 reads decimals as doubles, which hold 16 digits.
 _LONG_TIME = re.compile(rb'"(?:ts|dur)"\s*:\s*\d{14,}\.\d') if int(duckdb.__version__.split(".")[0]) < 2 else None
@@ -194,7 +196,7 @@ class _Parser:
         events = self._read(path, size, self._old, memory=memory) if exact else None
         if events is not None:
             counters = self._counters(path, size) if _has_counters(events) else _NO_COUNTERS
-            return Slice(document, events, counters, _positions(data, pieces, events.num_rows))
+            return Slice(document, events, counters, _positions(pieces, events))
         return self._piece_by_piece(data, pieces, document, self._old if exact else None)
 
     def _piece_by_piece(self, data: bytes, pieces: Sequence[Piece], document: int, old: frozenset[str] | None) -> Slice:
@@ -258,15 +260,20 @@ def _from_row(rows: pa.Table, first: int) -> pa.Table:
     return rows.set_column(0, "row", pc.add(rows.column("row"), pa.scalar(first, pa.int64())))
 
 
-def _positions(data: bytes, pieces: Sequence[Piece], n_rows: int) -> list[tuple[int, int]]:
-    """Row and byte of the first event of each piece; only the first where an event has no phase or two."""
-    if not n_rows:
+def _positions(pieces: Sequence[Piece], events: pa.Table) -> list[tuple[int, int]]:
+    """Row and byte of the first event of each piece, found by its time; left out where another looks the same."""
+    if not events.num_rows:
         return []
-    found, row = [], 0
-    for piece in pieces:
-        found.append((row, piece.byte))
-        row += data.count(_PHASE, piece.start, piece.end)
-    return found if row == n_rows else found[:1]
+    found = [(0, pieces[0].byte)]
+    ts_ns, known = nanoseconds(events.column("ts").combine_chunks())
+    for piece in pieces[1:]:
+        told = first_event(piece.data, piece.start, piece.end)
+        if told is not None:
+            rows = np.flatnonzero(known & (ts_ns == told.ts_ns))[:_MANY_AT_ONCE]
+            same = [row for row in rows.tolist() if all(events.column(k)[row].as_py() == told.texts[k] for k in TEXTS)]
+            if len(same) == 1 and len(rows) < _MANY_AT_ONCE:
+                found.append((same[0], piece.byte))
+    return found
 
 
 class EventReader(Generic[T]):

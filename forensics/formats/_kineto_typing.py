@@ -84,8 +84,8 @@ class Events:
         self._document = document
         self.n = table.num_rows
         self.phase, self.category, self.name = self._coded("ph"), self._categories(), Coded(self.name_column)
-        self.ts_ns, self.has_ts = _nanoseconds(self.column("ts"))
-        self.dur_ns, self.has_dur = _nanoseconds(self.column("dur"))
+        self.ts_ns, self.has_ts = nanoseconds(self.column("ts"))
+        self.dur_ns, self.has_dur = nanoseconds(self.column("dur"))
         self.kinds: list[str] = []
         self.kind = self._kind()
         self.on_device = self._on_device()
@@ -280,8 +280,11 @@ def _numbers(values: Numbers, known: Mask) -> pa.Array:
     return pa.array(values, mask=None if known.all() else ~known)
 
 
-def _nanoseconds(column: pa.Array) -> tuple[Numbers, Mask]:
-    """Microseconds with three decimals as nanoseconds: the 128 bits of a decimal hold just that integer."""
+def nanoseconds(column: pa.Array) -> tuple[Numbers, Mask]:
+    """Microseconds with three decimals as nanoseconds, 0 where there are none, and where there are some.
+
+    The 128 bits of a decimal hold just that integer.
+    """
     words = np.frombuffer(column.buffers()[1], np.int64, 2 * len(column), 16 * column.offset).reshape(-1, 2)
     low, high = words[:, 0], words[:, 1]
     known = valid(column) & (high == low >> 63)
