@@ -137,6 +137,13 @@ def test_the_first_screen_answers_what_where_how_sure_and_what_to_do() -> None:
     assert shown.one("code").text == " ".join(demo.findings()[0].evidence[0].text.split())
 
 
+def test_where_is_never_empty() -> None:
+    report = demo.root_cause()
+    verdict = dataclasses.replace(report.verdict, culprit=(("evidence", "tensors/rank1.jsonl:4711"),))
+    section = parse(render_html(dataclasses.replace(report, verdict=verdict))).one("section", "verdict")
+    assert section.one("dl", "culprit").one("dd").text == "tensors/rank1.jsonl:4711"
+
+
 def test_the_chain_is_drawn_with_links_to_its_findings_and_told_in_words() -> None:
     page = parse(render_html(demo.root_cause()))
     drawing = page.one("svg", "chain")

@@ -15,7 +15,7 @@ _FONT_PX = 11.5
 N_SHADES = 6
 MAX_TITLES = 4000  # cells that say their value when pointed at
 ABOUT = {
-    "rank": ("distributed-", "host-", "efficiency-", "hardware-throttle"),
+    "rank": ("distributed-straggler", "distributed-", "host-", "efficiency-", "hardware-throttle"),
     "parameter": ("gradients-", "numerics-"),
 }
 

@@ -120,7 +120,7 @@ def prepare(report: Report) -> Page:
         reason=unsaid_reason(report.verdict),
         outline=read,
         lead=causes[0] if causes else None,
-        culprit=[row for row in report.verdict.culprit if not (shown_at and row[0] == "evidence")],
+        culprit=_without_place(report.verdict.culprit) if shown_at else report.verdict.culprit,
         shown_at=shown_at,
         n_causes=len(causes),
         causes=causes[:6],
@@ -155,13 +155,20 @@ def excerpt(finding: FindingView) -> EvidenceView | None:
     return replace(place, text=f"{body} {note}".rstrip())
 
 
+def _without_place(culprit: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    """What is shown below needs no second mention, unless nothing else is known."""
+    return [row for row in culprit if row[0] != "evidence"] or culprit
+
+
 def parted(sentence: str) -> tuple[str, str]:
-    """A sentence too long for a heading in two, at a semicolon: what comes first is what matters most."""
-    at = sentence.rfind("; ", 0, HEADLINE)
+    """A sentence too long for a heading in two, at a semicolon or colon: what comes first is what matters most."""
+    at = max(sentence.rfind("; ", 0, HEADLINE), sentence.rfind(": ", HEADLINE // 3, HEADLINE))
     if len(sentence) <= HEADLINE or at < HEADLINE // 4:
         return sentence, ""
     more = sentence[at + 2 :]
-    return sentence[:at], more[0].upper() + more[1:] + ("" if more.endswith(".") else ".")
+    if more.partition(" ")[0].isalpha():  # a name stays as it is
+        more = more[0].upper() + more[1:]
+    return sentence[:at], more + ("" if more.endswith(".") else ".")
 
 
 def unsaid_reason(verdict: VerdictView) -> str:
