@@ -13,6 +13,7 @@ from forensics.report.view import ChainEdge, ChainNode
 
 _MARGIN = 3.0
 _LINE = 14.5  # px from line to line of a wire's label
+_BENT = 30.0  # px between the ends of a wire: more is no straight one
 Point = tuple[float, float]
 
 
@@ -127,9 +128,12 @@ def _labels(wires: Sequence[Wire], downwards: bool) -> tuple[str, float]:
         x, y = (x1 + x2) / 2, (y1 + y2) / 2
         lines = wrap(wire.label, 320 if downwards else x2 - x1 - 22, LABEL_PX, 1 if downwards else LABEL_LINES)
         first = y + 4 if downwards else y - 8 - _LINE * (len(lines) - 1)
+        at, anchor = (x + 10, "start") if downwards else (x - 3, "middle")
+        if not downwards and abs(y2 - y1) > _BENT:  # at its own end, or it would stand between two wires
+            at, anchor = x2 - 10, "end"
+            first = y2 + 15 if y2 > y1 else y2 - 8 - _LINE * (len(lines) - 1)
         top = min(top, first - 12)
         for i, row in enumerate(lines):
-            at, anchor = (x + 10, "start") if downwards else (x - 3, "middle")
             text = element("text", escaped(row), x=at, y=first + _LINE * i, text_anchor=anchor, class_="wire-label")
             parts.append(text)
     return "".join(parts), top

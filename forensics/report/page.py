@@ -34,6 +34,7 @@ MAX_MOMENTS = 200
 MAX_FACTS = 60
 GLANCE = 360  # characters
 HEADLINE = 170
+_LITTLE = 30  # characters more are not worth a paragraph of their own
 _A_SENTENCE = 8  # spaces: a line of so many words that ends in a stop is no command
 
 
@@ -163,7 +164,7 @@ def _without_place(culprit: Sequence[tuple[str, str]]) -> Sequence[tuple[str, st
 def parted(sentence: str) -> tuple[str, str]:
     """A sentence too long for a heading in two, at a semicolon or colon: what comes first is what matters most."""
     at = max(sentence.rfind("; ", 0, HEADLINE), sentence.rfind(": ", HEADLINE // 3, HEADLINE))
-    if len(sentence) <= HEADLINE or at < HEADLINE // 4:
+    if len(sentence) <= HEADLINE + _LITTLE or at < HEADLINE // 4:
         return sentence, ""
     more = sentence[at + 2 :]
     if more.partition(" ")[0].isalpha():  # a name stays as it is

@@ -157,7 +157,7 @@ SELECT
     CASE WHEN f.is_led_to THEN 'symptom' END AS role,
     CASE WHEN f.is_led_to THEN 'high' END AS severity,
     CASE WHEN f.is_limited THEN 'limit' ELSE 'device' END AS key,
-    'oom event of the snapshot' AS text
+    'out of memory: ' || f.requested_bytes || ' bytes were asked for' AS text
 FROM (
     SELECT
         *,

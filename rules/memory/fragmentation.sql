@@ -70,7 +70,7 @@ SELECT
     coalesce('; ' || p.claim, '') AS pinned_by,
     CASE WHEN w.fits THEN w.fix || ' A replay of this record then fits, with ' || format_bytes(w.spare_bytes) || ' to spare.' END AS fix,
     p.evidence,
-    'oom event of the snapshot' AS text
+    'out of memory: ' || f.requested_bytes || ' bytes were asked for' AS text
 FROM fragmented AS f
 LEFT JOIN pinning_line AS p ON p.artifact_id = f.artifact_id AND p.device = f.device
 LEFT JOIN replayed_setting AS w ON w.artifact_id = f.artifact_id AND w.device = f.device AND w.rest = 1 AND w.fits

@@ -75,7 +75,7 @@ SELECT
     live_bytes,
     reserved_bytes,
     device_free_bytes,
-    'oom event of the snapshot' AS text
+    'out of memory: ' || requested_bytes || ' bytes were asked for' AS text
 FROM allocation_failure
 WHERE peak_reserved_bytes - reserved_bytes - device_free_bytes >= $min_gone_bytes
   AND peak_reserved_bytes - reserved_bytes >= requested_bytes

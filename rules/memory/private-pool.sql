@@ -72,7 +72,7 @@ SELECT
     f.reserved_bytes,
     f.device_free_bytes,
     [{'artifact_id': f.artifact_id, 'row': w.row, 'note': 'the first allocation in a private pool'}] AS evidence,
-    'oom event of the snapshot' AS text
+    'out of memory: ' || f.requested_bytes || ' bytes were asked for' AS text
 FROM allocation_failure AS f
 JOIN held AS h ON h.artifact_id = f.artifact_id AND h.device = f.device
 LEFT JOIN memory_owner AS w ON w.artifact_id = f.artifact_id AND w.device = f.device AND w.moment = 'private'
