@@ -125,8 +125,6 @@ SELECT
     CASE WHEN x.birth IS NULL THEN ''
         ELSE '; ' || (x.birth.step - r.step) || ' steps later, at step ' || x.birth.step || ', the type was left' END AS lead,
     x.birth.step - r.step AS lead_steps,
-    CASE WHEN x.birth IS NULL THEN 'medium' ELSE 'high' END AS severity,
-    CASE WHEN x.birth IS NULL THEN [] ELSE ['value-nonfinite'] END AS causes,
     CASE WHEN x.birth IS NOT NULL
         THEN [{'artifact_id': x.birth.artifact_id, 'row': x.birth.row, 'note': 'the first infinity'}]
     END AS evidence,
