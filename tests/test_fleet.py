@@ -10,13 +10,14 @@ from contextlib import closing
 from html.parser import HTMLParser
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fleet_rows import make_row, many_rows, write_fleet
 
 from forensics.errors import CaseError, ForensicsError
 from forensics.fleet.drift import compare, independent, ks_p, ks_statistic, write_drift
+from forensics.fleet.extract import _errors
 from forensics.fleet.gate import Demand, judge
 from forensics.fleet.incidents import incident_of, incident_of_error
 from forensics.fleet.layout import Fleet
@@ -78,6 +79,33 @@ def test_times_and_random_names_make_no_other_incident(here: str, there: str) ->
 def test_what_tells_more_than_who_and_when_makes_another_incident(here: str, there: str) -> None:
     assert incident_of_error("", here) != incident_of_error("", there)
     assert incident_of_error("", "[" * 100_000 + "rank 1: " * 50_000)  # at once
+
+
+def test_unknown_errors_are_those_that_say_something_and_are_not_handled() -> None:
+    import duckdb
+
+    class Case:
+        con = duckdb.connect()
+
+        def query(self, sql: str) -> duckdb.DuckDBPyRelation:
+            return self.con.sql(sql)
+
+    case = Case()
+    case.con.execute("""
+        CREATE TABLE frame (id BIGINT, user_stack_id BIGINT, function TEXT, file TEXT);
+        INSERT INTO frame VALUES (1, NULL, 'step', '/srv/job/train.py');
+        CREATE TABLE log (exception TEXT, message TEXT, class TEXT, fields JSON, stack_id BIGINT, ts_ns BIGINT,
+            artifact_id INTEGER, line INTEGER);
+        INSERT INTO log VALUES
+            ('FluxError', 'bent by 3', 'exception.unknown', NULL, 1, 2, 0, 2),
+            (NULL, NULL, 'exception.unknown', '{}', 1, 1, 0, 1),
+            ('FluxError', 'bent by 4', 'exception.unknown', '{"handled": "false"}', 1, 3, 0, 3),
+            ('FluxError', 'of no account', 'exception.unknown', '{"handled": "true"}', 1, 3, 0, 4),
+            (NULL, '[rank 2] ERROR odd', 'line.error', NULL, NULL, NULL, 0, 5),
+            (NULL, 'fine', NULL, NULL, NULL, NULL, 0, 6)
+    """)
+    told = [(e["exception"], e["message"], e["where_in_code"], e["n"]) for e in _errors(cast(Any, case))]
+    assert told == [("FluxError", "bent by 3", "step (train.py)", 2), ("", "[rank 2] ERROR odd", "", 1)]
 
 
 def test_incidents_are_new_known_regressed_or_resolved_by_the_batches_that_met_them(tmp_path: Path) -> None:

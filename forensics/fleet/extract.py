@@ -129,6 +129,7 @@ def _errors(case: Case) -> list[dict[str, Any]]:
         LEFT JOIN frame AS k ON k.id = l.stack_id
         LEFT JOIN frame AS f ON f.id = coalesce(k.user_stack_id, k.id)
         WHERE l.class IN ('exception.unknown', 'line.error') AND coalesce(l.fields ->> 'handled', 'false') <> 'true'
+            AND (coalesce(l.exception, '') <> '' OR coalesce(l.message, '') <> '')
         ORDER BY l.class, l.ts_ns NULLS LAST, l.artifact_id, l.line
         LIMIT 5000
         """,
