@@ -138,6 +138,7 @@ stored AS (
     FROM checkpoint_file AS f
     JOIN stored_tensor AS t ON t.artifact_id = f.artifact_id
     WHERE f.saved_step IS NOT NULL AND f.damage IS NULL AND NOT f.is_unfinished AND f.kind IN ('safetensors', 'torch-zip', 'torch-legacy')
+      AND NOT regexp_matches(f.file, '(?i)optim|sched|scaler|rng|random')
     GROUP BY f.artifact_id, f.file, f.saved_step, regexp_replace(t.name, '[0-9]+', '#', 'g')
 ),
 placed AS (

@@ -38,6 +38,7 @@ state AS (
         saved_step AS step
     FROM checkpoint_file
     WHERE saved_step IS NOT NULL AND damage IS NULL AND NOT is_unfinished AND kind IN ('safetensors', 'torch-zip', 'torch-legacy')
+      AND NOT regexp_matches(file, '(?i)optim|sched|scaler|rng|random')
 ),
 pair AS (
     SELECT
@@ -145,14 +146,15 @@ SELECT
     j.n_equal,
     j.n AS n_tensors,
     CASE WHEN j.is_still THEN 'no weight moved: all ' || j.n_equal || ' tensors are equal to the bit'
-        ELSE j.n_moved || ' of ' || j.n || ' tensors moved, ' || j.n_equal || ' are as they were'
+        ELSE j.n_moved || ' of ' || j.n || ' tensors moved, ' || j.n_equal || ' unchanged'
             || CASE WHEN j.n_new > 0 THEN ', ' || j.n_new || ' came' ELSE '' END
             || CASE WHEN j.n_gone > 0 THEN ', ' || j.n_gone || ' went' ELSE '' END
-            || CASE WHEN j.n_reshaped > 0 THEN ', ' || j.n_reshaped || ' have another shape or type' ELSE '' END
-            || CASE WHEN j.n_unread > 0 THEN ', ' || j.n_unread || ' were not read whole' ELSE '' END
+            || CASE WHEN j.n_reshaped > 0 THEN ', ' || j.n_reshaped || ' of another shape or type' ELSE '' END
+            || CASE WHEN j.n_unread > 0 THEN ', ' || j.n_unread || ' not read whole' ELSE '' END
             || coalesce('; most of all ' || j.most[1] || printf(' by about %.3g %% of its norm', 100 * j.most[2]), '')
             || CASE WHEN j.n_far > 0
-                THEN '; ' || j.n_far || ' matrices moved far, ' || j.far[1] || ' from a norm of ' || printf('%.3g', j.far[2]) || ' to ' || printf('%.3g', j.far[3])
+                THEN '; the norm of ' || j.far[1] || ' went from ' || printf('%.3g to %.3g', j.far[2], j.far[3])
+                    || CASE WHEN j.n_far > 1 THEN ', and of ' || (j.n_far - 1) || ' more to double or half' ELSE '' END
                 ELSE ''
             END
     END AS told,
