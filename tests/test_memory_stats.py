@@ -125,6 +125,13 @@ def test_a_cut_summary_keeps_its_rows_and_says_so(n_lines: int, tmp_path: Path) 
     assert [w["code"] for w in sink.warnings] == (["truncated"] if n_lines < 22 else [])
 
 
+def test_a_number_that_is_cut_is_not_taken_for_another(tmp_path: Path) -> None:
+    whole = values(load(memory_summary, written(tmp_path, "w.txt", SUMMARY))).items()
+    row = SUMMARY.index("\n", SUMMARY.index("from large pool")) + 1
+    for end in range(row, SUMMARY.index("\n", row)):
+        assert values(load(memory_summary, written(tmp_path, "s.txt", SUMMARY[:end]))).items() <= whole
+
+
 def test_a_summary_without_rows_raises(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError):
         load(memory_summary, written(tmp_path, "s.txt", "PyTorch CUDA memory summary, device ID 3\n"))

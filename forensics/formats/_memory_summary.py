@@ -59,9 +59,10 @@ class Summary:
             self.figures.append(Figure("num_ooms", int(m[1]), "count", line))
             self.figures.append(Figure("num_alloc_retries", int(m[2]), "count", line))
             return True
-        cells = text.strip().strip("|").split("|")
-        if len(cells) != 1 + len(_COLUMNS):
-            return MARK in text or not text.strip()
+        row = text.strip()
+        cells = row.strip("|").split("|")
+        if len(cells) != 1 + len(_COLUMNS) or not row.endswith("|"):  # the last number of a cut row is not whole
+            return MARK in row or not row
         label = cells[0].strip()
         if label == "Metric":
             return True

@@ -12,7 +12,7 @@ from forensics.formats._memory_summary import Summary, is_part_of_table, starts_
 from forensics.formats._samples import SampleRows
 from forensics.formats._text_lines import decode_text, head_lines, numbered_lines
 
-VERSION = 2
+VERSION = 3
 TITLE = "CUDA memory summary (text table)"
 PROVIDES = ("sample.allocator",)
 
