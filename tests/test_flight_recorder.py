@@ -4,6 +4,7 @@ import json
 import pickle
 import random
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,20 @@ def test_other_files_are_neither_claimed_nor_loaded(tmp_path: Path, data: bytes)
     assert recognised(path).get("flight_recorder") is None
     with pytest.raises(ArtifactError):
         load(flight_recorder, path)
+
+
+@needs_artifacts
+def test_counts_of_real_dumps_agree_with_the_oracle() -> None:
+    oracle = json.loads((ARTIFACTS / "oracle_counts.json").read_text())
+    dumps = {name: counts for name, counts in oracle.items() if name.startswith("flight_recorder/")}
+    assert dumps
+    for name, counts in dumps.items():
+        sink = load(flight_recorder, ARTIFACTS / name)
+        states = [row["state"] for row in sink.rows("collective")]
+        assert Counter(states) == counts["states"], name
+        assert (len(states), len(sink.rows("process_group"))) == (counts["entries"], counts["pg_config"]), name
+        assert ("flight-recorder", counts["version"]) in {(fact["key"], fact["value"]) for fact in sink.facts}
+        assert sink.quality == "complete", name
 
 
 @needs_artifacts
