@@ -171,7 +171,8 @@ def test_consequences_of_one_kind_are_told_once_with_their_ranks() -> None:
 
 def test_a_long_sentence_is_parted_at_a_semicolon_into_heading_and_more() -> None:
     assert parted("Rank 1 failed; it was short") == ("Rank 1 failed; it was short", "")
-    long = f"Tokens came late while {'x' * 60}; prompts to compute are {'y' * 60}; to the first token it took not some tenths but 2 s"
+    began = f"Tokens came late while {'x' * 60}; prompts to compute are {'y' * 60}"
+    long = f"{began}; to the first token it took not some tenths but 2 s"
     assert parted(long) == (long.rpartition("; ")[0], "To the first token it took not some tenths but 2 s.")
     colon = f"Tokens came late {'x' * 60}: not one block {'y' * 120}; more"
     assert parted(colon) == (colon.partition(": ")[0], f"Not one block {'y' * 120}; more.")
