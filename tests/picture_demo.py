@@ -98,6 +98,11 @@ def board(name: str = "free bytes / requested bytes") -> p.ThresholdBoard:
     )
 
 
+def topology(name: str = "0-31") -> p.DeviceTopology:
+    paths = (("", "NV12", "SYS"), ("NV12", "", "SYS"), ("SYS", "SYS", ""))
+    return p.DeviceTopology("topo.txt", ("GPU0", "GPU1", "GPU2"), paths, (name, "0-31", ""), 1)
+
+
 def references(name: str = "variable evaluator of main (job.py:50)") -> p.ReferenceChains:
     kept = p.Keeper(20, 320 * MIB, "[8192,512] float32 cpu", ("list of 36", "attribute scores of Evaluator", name))
     far = p.Keeper(1, MIB, "[64] float32 cpu", (name, "list of 2", "a", "b", "c", "d", "module job"))
@@ -118,7 +123,7 @@ def steps(name: str = "RuntimeError: nan") -> p.LastSteps:
 
 
 def every(name: str = "x") -> tuple[p.Picture, ...]:
-    drawings = (provenance, memory, segments, capture, waits, grid, devices, references, steps, board)
+    drawings = (provenance, memory, segments, capture, waits, grid, devices, topology, references, steps, board)
     return tuple(drawing(name) for drawing in drawings)
 
 

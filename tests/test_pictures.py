@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from test_cpu_places import TOPO
 
 from forensics.case import create_case
 from forensics.finding import Finding
@@ -125,3 +126,15 @@ def test_tensors_on_the_same_way_are_kept_by_one_keeper(tmp_path: Path) -> None:
     first, held, root = keepers[0].links
     assert (first, held) == ("list of 26", "attribute scores of __main__.Evaluator")
     assert root.startswith("variable evaluator of main (/srv/job/kept_predictions.py:")
+
+
+def test_the_paths_between_gpus_are_read_from_the_printed_table(tmp_path: Path) -> None:
+    artifacts = tmp_path / "artifacts"
+    artifacts.mkdir()
+    (artifacts / "topo.txt").write_text(TOPO)
+    analyze(artifacts, tmp_path / "out")
+    with Case(tmp_path / "out") as case:
+        found = one(read_pictures(case._con), p.DeviceTopology)
+    assert found.devices == ("GPU0", "GPU1", "GPU2")
+    assert found.paths == (("", "NV18", "SYS"), ("NV18", "", "PHB"), ("SYS", "PHB", ""))
+    assert found.near == ("0-31,64-95", "0-31,64-95", "32-63,96-127")

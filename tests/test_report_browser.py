@@ -108,7 +108,7 @@ def test_without_scripts_every_finding_picture_and_table_is_there(page: Page, tm
     try:
         page.open(written(demo.root_cause(), tmp_path))
         shown = "[...document.querySelectorAll('svg.plot')].filter((n) => n.getBoundingClientRect().width > 0).length"
-        assert page.run(shown) == 9
+        assert page.run(shown) == 10
         assert page.run("document.querySelector('h1').innerText").startswith("A NaN was born")
         assert page.run("document.querySelectorAll('button').length") == 0
     finally:

@@ -166,3 +166,14 @@ def test_a_chain_of_holders_ends_in_what_lives_by_itself_and_a_long_one_is_short
     assert "3 more" in [item.text for item in root.iter()]
     assert exhibit.twin.rows[1][-1].endswith("d ← module job"), "the table has all of it"
     assert exhibit.notes == ["3 more ways not drawn."]
+
+
+def test_each_pair_of_gpus_stands_with_its_path() -> None:
+    exhibit = drawn(demo.topology())
+    assert exhibit.lead == (
+        "Of 3 pairs, 2 by SYS (the interconnect between processors); 1 by NV12 (12 links of NVLink)."
+    )
+    root = parsed(exhibit.svg)
+    assert [marks(root, shade) for shade in ("h1", "op-box")] == [2, 4]
+    assert "near processors 0-31" in [item.text for item in root.iter()]
+    assert exhibit.notes == ["1 more GPU not drawn."]

@@ -19,6 +19,7 @@ def read_pictures(con: duckdb.DuckDBPyConnection) -> tuple[Picture, ...]:
         reference_chains,
         segment_map,
         step_times,
+        topology,
         wait_graph,
     )
 
@@ -27,6 +28,7 @@ def read_pictures(con: duckdb.DuckDBPyConnection) -> tuple[Picture, ...]:
         *capture_windows.read(con),
         *wait_graph.read(con),
         *device_maps.read(con),
+        *topology.read(con),
         *memory_timeline.read(con),
         *segment_map.read(con),
         *reference_chains.read(con),

@@ -16,6 +16,7 @@ from forensics.report.provenance_svg import provenance_exhibit
 from forensics.report.references_svg import references_exhibit
 from forensics.report.segments_svg import segments_exhibit
 from forensics.report.steps_table import steps_exhibit
+from forensics.report.topology_svg import topology_exhibit
 from forensics.report.waits_svg import waits_exhibit
 
 _DRAWN_BY: dict[type, Callable[[Any, int], Exhibit | None]] = {
@@ -26,6 +27,7 @@ _DRAWN_BY: dict[type, Callable[[Any, int], Exhibit | None]] = {
     pictures.GridView: grid_exhibit,
     pictures.WaitGraph: waits_exhibit,
     pictures.DeviceMap: devices_exhibit,
+    pictures.DeviceTopology: topology_exhibit,
     pictures.ReferenceChains: references_exhibit,
     pictures.LastSteps: steps_exhibit,
     pictures.ThresholdBoard: board_exhibit,

@@ -220,6 +220,17 @@ class DeviceMap:
 
 
 @dataclass(frozen=True)
+class DeviceTopology:
+    """By which path each GPU of a host reaches the others."""
+
+    artifact: str
+    devices: tuple[str, ...]
+    paths: tuple[tuple[str, ...], ...]  # by device, then device: NV12, PIX, SYS …; "" for itself or unknown
+    near: tuple[str, ...]  # processors close to each device
+    n_hidden: int = 0
+
+
+@dataclass(frozen=True)
 class Keeper:
     """Tensors that are kept alive in the same way."""
 
@@ -269,5 +280,6 @@ Picture = (
     | LastSteps
     | DeviceMap
     | ThresholdBoard
+    | DeviceTopology
     | ReferenceChains
 )
