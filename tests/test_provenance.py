@@ -16,10 +16,12 @@ import orjson
 import pytest
 from support import ROOT
 
+from forensics.case import open_for_rules
 from forensics.library import load_views
 from forensics.models.autograd_graph import Operand, Operator
 from forensics.models.nonfinite_causes import CAUSES as KNOWN
 from forensics.models.nonfinite_causes import classify
+from forensics.pictures.provenance import read
 
 births = pytest.importorskip("benchmarks.provenance")
 provenance = births.findings
@@ -56,6 +58,10 @@ def test_two_births_of_one_step_are_told_apart(tmp_path: Path) -> None:
     assert finding.facts["op"] == "aten::div"
     others = [evidence.note for evidence in finding.evidence if "another birth" in evidence.note]
     assert others == ["another birth: aten::log, it took the logarithm of zero"]
+    con = open_for_rules(tmp_path / "case.duckdb")
+    drawn = [operation.label for operation in read(con)[0].operations if operation.role == "birth"]
+    con.close()
+    assert drawn == ["aten::div", "aten::log"]
 
 
 def test_a_masked_row_whose_scores_are_not_on_record_is_no_proof(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_OPERATIONS = 120
+_OTHERS = 3  # other births of the step that are shown
 _UPSTREAM = 2  # operators before the birth that are shown
 
 
@@ -46,13 +47,13 @@ def read(con: duckdb.DuckDBPyConnection) -> list[Provenance]:
             [artifact_id, graph_id, node_id],
         ).fetchall()
     )
-    births = {
-        found[0]
-        for found in con.execute(
-            "SELECT node_id FROM birth WHERE artifact_id = ? AND graph_id = ?", [artifact_id, graph_id]
-        ).fetchall()
-    }
-    shown = _chosen(graph, node_id, spread)
+    found = con.execute(
+        "SELECT node_id, is_harmful FROM birth WHERE artifact_id = ? AND graph_id = ? ORDER BY ordinal",
+        [artifact_id, graph_id],
+    ).fetchall()
+    births = {node for node, _ in found}
+    harmful = [node for node, is_harmful in found if is_harmful and node != node_id]
+    shown = _chosen(graph, [node_id, *harmful[:_OTHERS]], spread)
     n = con.execute("SELECT count(DISTINCT proc_id) FROM node").fetchone()
     return [
         Provenance(
@@ -69,10 +70,10 @@ def read(con: duckdb.DuckDBPyConnection) -> list[Provenance]:
     ]
 
 
-def _chosen(graph: RecordedGraph, birth: int, spread: dict[int, bool]) -> list[int]:
-    """The birth, its way and all it reached, with the operators whose outputs it read; in the order of execution."""
-    kept = {birth}
-    before: Iterable[int] = [birth]
+def _chosen(graph: RecordedGraph, births: list[int], spread: dict[int, bool]) -> list[int]:
+    """The births with the operators whose outputs they read, and what the first reached; in the order of execution."""
+    kept = set(births)
+    before: Iterable[int] = births
     for _ in range(_UPSTREAM):
         before = [source for node in before if node in graph.graph for source in graph.graph.predecessors(node)]
         kept.update(before)
