@@ -11,6 +11,7 @@ import report_demo as demo
 from browser import AXE, CHROMIUM, Page, browser
 from test_report_page import hostile_report
 
+from forensics.pipeline import analyze
 from forensics.report.html import render_html
 from forensics.report.view import Report
 
@@ -177,3 +178,18 @@ def test_the_fullest_page_opens_at_once_and_its_lines_follow_the_pointer(page: P
     assert page.complaints == []
     assert loaded < 20_000, "six seconds were measured where nine processes shared two cores"
     assert len(moved) == 19 * 5 and moved[len(moved) // 2] < 16, "a frame of the screen"
+
+
+def test_a_job_with_hostile_names_and_lines_gets_a_page_that_keeps_to_its_policy(page: Page, tmp_path: Path) -> None:
+    artifacts = tmp_path / "<svg onload=alert(1)>"
+    artifacts.mkdir()
+    name = "\"><img src=x onerror=alert(2)>&'.log"
+    (artifacts / name).write_text(
+        "Traceback (most recent call last):\n"
+        '  File "</script><script>alert(3)</script>.py", line 3, in <module>\n'
+        "RuntimeError: <iframe src=https://example.org></iframe> \u202e {{7*7}} \x1b[31m" + "w" * 3000 + "\n"
+    )
+    analyze(artifacts, tmp_path / "out")
+    assert page.faults(tmp_path / "out" / "report.html") == []
+    assert page.run("document.querySelectorAll('img, iframe, svg[onload], script').length") == 1
+    assert "<img src=x onerror=alert(2)>" in page.run("document.body.textContent")
