@@ -13,17 +13,18 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from forensics.artifact import Source
 from forensics.compression import allowed_bytes, compression_of
-from forensics.errors import ArtifactError, Untrusted
+from forensics.deadline import Deadline
+from forensics.errors import ArtifactError, OutOfTime, Untrusted
 from forensics.tar_members import is_tar_header, is_torch_tar
 from forensics.zip_members import LOCAL, ZipEntry, copy_member, find_header, read_directory, read_header
 
 MAX_MEMBERS = 20_000
 _CHUNK = 1 << 20
-_TAR_CHUNK = 1 << 14  # where the archive was cut, tarfile loses what it had read for the last of these
+_MOST_EMPTY_READS = 16  # at a tar's end; a few belong to any that was cut
 _DISK_SHARE = 0.9  # of the free space
 _MAX_HEADER_BYTES = 1 << 20  # of long names and extended headers, which are read at once
 _HIDES = "what this member holds"
@@ -42,13 +43,19 @@ class Member:
 
 
 class Budget:
-    """What one file may unpack to, archives inside it included."""
+    """What one file may unpack to, archives inside it included, and until when."""
 
-    def __init__(self, n_bytes: int, work: Path) -> None:
+    def __init__(self, n_bytes: int, work: Path, until: Deadline | None = None) -> None:
+        self._until = until or Deadline()
         self._left = min(allowed_bytes(n_bytes), int(shutil.disk_usage(_existing(work)).free * _DISK_SHARE))
         self._members = 0
 
+    def check_time(self) -> None:
+        if self._until.expired():
+            raise OutOfTime("the time limit was reached; the rest was not unpacked")
+
     def count(self) -> None:
+        self.check_time()
         self._members += 1
         if self._members > MAX_MEMBERS:
             raise Untrusted(f"more than {MAX_MEMBERS} members; the rest was not unpacked")
@@ -57,6 +64,7 @@ class Budget:
         return n_bytes <= self._left
 
     def take(self, n_bytes: int) -> None:
+        self.check_time()
         self._left -= n_bytes
         if self._left < 0:
             raise Untrusted("it unpacks to more than it may (bytes or ratio); the rest was not unpacked")
@@ -212,18 +220,36 @@ class _BoundedInfo(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc, no-any-return]
 
 
+class _Ending:
+    """Ends for tarfile, which skips as many bytes as a header claims, far behind the end of the file too."""
+
+    def __init__(self, stream: BinaryIO, budget: Budget) -> None:
+        self._stream, self._budget = stream, budget
+        self._n_empty = 0
+
+    def read(self, size: int) -> bytes:
+        self._budget.check_time()
+        data = self._stream.read(size)
+        self._n_empty += not data
+        if self._n_empty > _MOST_EMPTY_READS:
+            raise EOFError("it ends before the end of its last member")
+        return data
+
+
 def _tar(file: Path, target: Path, budget: Budget) -> Iterator[Member]:
     source = Source(file, file.name)
     try:
-        with source.open() as stream, tarfile.open(fileobj=stream, mode="r|", tarinfo=_BoundedInfo) as archive:
-            for number, info in enumerate(archive):
-                if not info.isdir():
-                    budget.count()
-                    yield _tar_member(archive, info, target / str(number), budget)
+        with source.open() as stream:
+            ending: Any = _Ending(stream, budget)
+            with tarfile.open(fileobj=ending, mode="r|", tarinfo=_BoundedInfo) as archive:
+                for number, info in enumerate(archive):
+                    if not info.isdir():
+                        budget.count()
+                        yield _tar_member(archive, info, target / str(number), budget)
     except (tarfile.TarError, EOFError, ValueError) as error:
-        raise ArtifactError(f"it could not be read to its end: {source.damage or error}") from error
+        raise ArtifactError(source.damage or str(error)) from error
     if source.damage:
-        raise ArtifactError(f"it could not be read to its end: {source.damage}")
+        raise ArtifactError(source.damage)
 
 
 def _tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo, path: Path, budget: Budget) -> Member:
@@ -233,10 +259,16 @@ def _tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo, path: Path, bud
     if content is None:
         code, message = refusal or ("special-file", "of a kind that is not opened")
         return Member(text, None, [*problems, (code, message, _HIDES)])
+    # The stream stands where a member's data begins. Of one that is cut `extractfile` would lose what it had.
+    stream: Any = content if info.issparse() else archive.fileobj
+    left = info.size
     with _File(path, budget) as out:
         try:
-            while chunk := content.read(_TAR_CHUNK):
+            while left and (chunk := stream.read(min(left, _CHUNK))):
                 out.write(chunk)
+                left -= len(chunk)
+            if left:
+                raise EOFError("unexpected end of data")
         except (tarfile.TarError, EOFError, OSError) as error:
             said = f"its data ends early ({error}); what comes before was kept"
             problems.append(("damaged-member", said, "the rest of this member"))

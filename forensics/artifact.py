@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Protocol
 import pyarrow as pa
 
 from forensics.compression import DECODERS, ReadAhead, allowed_bytes, compression_of, open_compressed
+from forensics.deadline import Deadline
 
 HEAD_BYTES = 64 * 1024
 LEAST_ZEROS = 512  # that are taken for a hole: a disk's smallest block
@@ -63,16 +64,16 @@ class Source:
         """Decompressed content from its first byte. Where compression is cut, the stream ends and `damage` says so."""
         return io.BufferedReader(_Decompressed(self), buffer_size=1 << 20)
 
-    def head(self, size: int = HEAD_BYTES) -> Head:
-        """The beginning, behind zeros that a crash left there."""
+    def head(self, size: int = HEAD_BYTES, until: Deadline | None = None) -> Head:
+        """The beginning, behind zeros that a crash left there; nothing where these go on when time is over."""
         with self.open() as stream:
-            data, _ = past_zeros(stream, stream.read(size + 1), size + 1)
+            data, _ = past_zeros(stream, stream.read(size + 1), size + 1, until)
         return Head(self.name, data[:size], len(data) <= size)
 
 
-def past_zeros(stream: BinaryIO, data: bytes, size: int) -> tuple[bytes, int]:
+def past_zeros(stream: BinaryIO, data: bytes, size: int, until: Deadline | None = None) -> tuple[bytes, int]:
     """Up to `size` bytes behind at least LEAST_ZEROS zeros, where `data`, read from the stream before, begins with
-    them, and how many zeros these are; else the data and 0.
+    them, and how many zeros these are; else the data and 0. Zeros are read until `until`.
 
     Files that were sized before they were written, or cut at a place beyond their end, begin so after a crash.
     """
@@ -85,7 +86,7 @@ def past_zeros(stream: BinaryIO, data: bytes, size: int) -> tuple[bytes, int]:
         if rest:
             return rest + stream.read(max(size - len(rest), 0)), n_zeros
         data = stream.read(_ZEROS_AT_ONCE)
-        if not data:
+        if not data or (until is not None and until.expired()):
             return b"", n_zeros
 
 

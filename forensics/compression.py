@@ -16,7 +16,7 @@ MAX_UNPACKED_BYTES = 200 << 30
 MAX_RATIO = 500  # the densest real traces compress about 60:1
 _PIECE_BYTES = 1 << 20
 _AHEAD_PIECES = 8  # of _PIECE_BYTES: unpacked before they are asked for
-_ZSTD_BYTES = 4096  # a block of 4 bytes may unpack to 128 KiB, so this many to 128 MiB at most
+_ZSTD_BYTES = 512  # a block of 4 bytes may unpack to 128 KiB, so this many to 16 MiB at most
 _XZ_MEMORY = 1 << 30  # the largest preset needs 65 MiB
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -142,17 +142,17 @@ class _Members:
         self._file, self._start = file, start
         self._decoder = start()
         self._pieces: Iterator[bytes] = iter(())
-        self._ready = b""
+        self._ready = memoryview(b"")
         self._used = False  # the current member has got data
 
     def read(self, size: int) -> bytes:
         while not self._ready:
             piece = next(self._pieces, None)
             if piece is not None:
-                self._ready = piece
+                self._ready = memoryview(piece)
             elif not self._go_on():
                 return b""
-        data, self._ready = self._ready[:size], self._ready[size:]
+        data, self._ready = bytes(self._ready[:size]), self._ready[size:]
         return data
 
     def _go_on(self) -> bool:

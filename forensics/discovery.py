@@ -21,7 +21,7 @@ from forensics.archives import Budget, Problem, archive_kind, unpack
 from forensics.artifact import HEAD_BYTES, LEAST_ZEROS, Format, Head, Source
 from forensics.compression import compression_of, unopened_kind
 from forensics.deadline import Deadline
-from forensics.errors import ArtifactError, ForensicsError
+from forensics.errors import ArtifactError, ForensicsError, OutOfTime
 from forensics.formats import formats
 
 MAX_NESTING = 2
@@ -66,15 +66,15 @@ def discover(
         raise ForensicsError(f"{path}: not found; expected a folder, a file or an archive that a job left behind")
     until = deadline or Deadline()
     found: list[Found] = []
-    with _Hashes() as hashes:
+    with _Hashes(until) as hashes:
         for entry in [_Entry(path, path.name)] if path.is_file() else _entries_below(path, leave_out):
             if entry.said or entry.part_of:
                 found.append(_listed(entry))
             elif until.expired():
-                found.append(_listed(entry, ("time-limit", "not read: the time limit was reached", _HIDES)))
+                found.append(_listed(entry, _LATE))
             else:
                 entry.before = found[-1].format if found else None
-                opened = _open(entry, work)
+                opened = _open(entry, work, until)
                 hashes.add(opened)
                 found += opened
         hashes.finish()
@@ -84,6 +84,7 @@ def discover(
 
 
 _HIDES = "what the unread part holds"
+_LATE = ("time-limit", "not read: the time limit was reached", _HIDES)
 
 
 @dataclass
@@ -165,7 +166,7 @@ def _listed(entry: _Entry, problem: Problem | None = None) -> Found:
     return Found(Source(entry.path, entry.name), None, hints_from_name(entry.name), 0, said, entry.part_of)
 
 
-def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = None) -> list[Found]:
+def _open(entry: _Entry, work: Path, until: Deadline, depth: int = 0, budget: Budget | None = None) -> list[Found]:
     """The file, or what it holds where it is an archive."""
     try:
         found, start, compressed = _look_at(entry)
@@ -175,11 +176,11 @@ def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = Non
     if kind is None:
         head = Head(entry.name, start[:HEAD_BYTES], len(start) <= HEAD_BYTES)
         if start.startswith(bytes(LEAST_ZEROS)):
-            head = found.source.head()
-            found.problems.append(_zeros(head))
+            head = found.source.head(until=until)
+            found.problems.append(_LATE if until.expired() and not head.data else _zeros(head))
         found.format = _recognise(head, entry.before)
         if compressed and found.format is None and not found.problems:
-            _look_for_damage(found)
+            _look_for_damage(found, until)
         if found.format is None and _SUFFIX.search(entry.name) and found.bytes and not compressed:
             found.problems.append(("not-compressed", "its name says that it is compressed; its content is not", _HIDES))
         return [found]
@@ -187,7 +188,7 @@ def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = Non
         found.problems.append(("nested-too-deep", f"archive inside {depth} archives was not opened", _HIDES))
         return [found]
     inside: list[Found] = []
-    allowed = budget or Budget(found.bytes, work)
+    allowed = budget or Budget(found.bytes, work, until)
     target = work / hashlib.sha256(entry.name.encode()).hexdigest()[:16]
     try:
         for member in unpack(entry.path, kind, target, allowed):
@@ -197,9 +198,10 @@ def _open(entry: _Entry, work: Path, depth: int = 0, budget: Budget | None = Non
             else:
                 before = inside[-1].format if inside else None
                 part = _Entry(member.path, name, problems=member.problems, before=before)
-                inside += _open(part, work, depth + 1, allowed)
+                inside += _open(part, work, until, depth + 1, allowed)
     except (ArtifactError, OSError) as error:
-        found.problems.append(("archive", f"the archive could not be read to its end: {error}", _HIDES))
+        code = "time-limit" if isinstance(error, OutOfTime) else "archive"
+        found.problems.append((code, f"the archive could not be read to its end: {error}", _HIDES))
         inside.append(found)
     return inside
 
@@ -236,11 +238,11 @@ def _look_at(entry: _Entry) -> tuple[Found, bytes, bool]:
     return found, start, True
 
 
-def _look_for_damage(found: Found) -> None:
+def _look_for_damage(found: Found, until: Deadline) -> None:
     """Of what no format loads nobody else would say that its compressed data is cut."""
     with found.source.open() as content:
         left = _LOOKED_AT
-        while left > 0 and (data := content.read(_CHUNK)):
+        while left > 0 and not until.expired() and (data := content.read(_CHUNK)):
             left -= len(data)
     if found.source.damage:
         found.problems.append(("damaged-compression", found.source.damage, "everything after the damaged place"))
@@ -249,7 +251,8 @@ def _look_for_damage(found: Found) -> None:
 class _Hashes:
     """Hashes large files on threads of their own while others are looked at. Archives that were unpacked need none."""
 
-    def __init__(self) -> None:
+    def __init__(self, until: Deadline) -> None:
+        self._until = until
         self._pool = ThreadPoolExecutor(min(_MOST_HASHED, os.cpu_count() or 1))
         self._waiting: deque[tuple[Found, Future[tuple[str, int]]]] = deque()
 
@@ -262,7 +265,7 @@ class _Hashes:
     def add(self, found: Iterable[Found]) -> None:
         for item in found:
             if item.bytes and not item.source.sha256:
-                self._waiting.append((item, self._pool.submit(_hashed, item.source.path)))
+                self._waiting.append((item, self._pool.submit(_hashed, item.source.path, self._until)))
                 if len(self._waiting) > _MOST_HASHED:
                     self._take()
 
@@ -274,16 +277,21 @@ class _Hashes:
         item, future = self._waiting.popleft()
         try:
             item.source.sha256, item.bytes = future.result()
+        except OutOfTime:
+            item.format = None
+            item.problems.append(_LATE)
         except OSError as error:
             item.format, item.bytes = None, 0
             item.problems.append(("unreadable", error.strerror or str(error), _HIDES))
 
 
-def _hashed(path: Path) -> tuple[str, int]:
+def _hashed(path: Path, until: Deadline) -> tuple[str, int]:
     digest, n_bytes = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as stream:
         buffer = memoryview(bytearray(_CHUNK))
         while n_read := stream.readinto(buffer):
+            if until.expired():
+                raise OutOfTime("the time limit was reached")
             digest.update(buffer[:n_read])
             n_bytes += n_read
     return digest.hexdigest(), n_bytes

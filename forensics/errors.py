@@ -4,7 +4,8 @@
     ├── ArtifactError        an artifact cannot be read as the format it looks like
     │   ├── Truncated        it ends too early (what came before was handed over)
     │   ├── Unavailable      what reads it is not installed here: another run may fare better
-    │   └── Untrusted        it asks for something that reading must never do, or exceeds a bound
+    │   ├── Untrusted        it asks for something that reading must never do, or exceeds a bound
+    │   └── OutOfTime        the time limit was reached while it was read
     ├── RuleError            a rule file is malformed, or a rule failed while it ran
     ├── CaseError            a case file cannot be built or opened
     └── ResourceNotFound     a file that ships with the package is missing
@@ -41,6 +42,10 @@ class Unavailable(ArtifactError):
 
 class Untrusted(ArtifactError):
     """The artifact asks for something that reading must never do, or exceeds a bound."""
+
+
+class OutOfTime(ArtifactError):
+    """The time limit was reached while the artifact was read."""
 
 
 class RuleError(ForensicsError):

@@ -22,6 +22,8 @@ def tar_members(file: BinaryIO) -> dict[str, tuple[int, int]]:
             size = int(header[124:136].strip(b" \0") or b"0", 8)
         except ValueError:  # of 8 GB and more, in another form
             break
+        if size < 0:
+            break
         found[header[:100].partition(b"\0")[0].decode("utf-8", "replace")] = (at + BLOCK, size)
         at += BLOCK + -(-size // BLOCK) * BLOCK
     return found

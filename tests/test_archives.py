@@ -16,7 +16,9 @@ import pytest
 import zstandard
 
 from forensics import archives, compression
+from forensics.deadline import Deadline
 from forensics.discovery import Found, discover
+from forensics.errors import OutOfTime
 
 
 def make_tar(path: Path, members: dict[str, bytes], mode: str = "w:gz") -> None:
@@ -229,6 +231,57 @@ def test_a_compressed_tar_that_was_cut_gives_what_came_before(pack: Callable[[by
     part, said = found["b.bin"]
     assert found["a.log"] == (TEXT, []) and found["."][1] == ["archive"]
     assert part and NOISE.startswith(part) and said == ["damaged-member"]
+
+
+@pytest.mark.parametrize("size", [1 << 40, 1 << 62])
+def test_a_tar_whose_member_claims_to_reach_far_behind_the_end_is_cut_there(size: int, tmp_path: Path) -> None:
+    info = tarfile.TarInfo("huge.log")
+    info.size = size
+    (tmp_path / "t.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + b"x" * 1000)
+    found = listed(tmp_path / "t.tar", tmp_path / "work")
+    assert found["huge.log"] == (b"x" * 1000, ["damaged-member"]) and found["."][1] == ["archive"]
+
+
+def test_a_tar_whose_member_claims_a_negative_size_is_survived(tmp_path: Path) -> None:
+    block = bytearray(tarfile.TarInfo("a.log").tobuf(tarfile.GNU_FORMAT))
+    block[124:136], block[148:156] = b"-0000077777\0", b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    (tmp_path / "t.tar").write_bytes(bytes(block) * 2)
+    assert "." in listed(tmp_path / "t.tar", tmp_path / "work")
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip", "zip-headers", "packed"])
+def test_unpacking_ends_with_the_time_limit_and_says_so(kind: str, tmp_path: Path) -> None:
+    late = archives.Budget(1 << 20, tmp_path, Deadline(0))
+    make_tar(tmp_path / "a.tar", {"a.log": TEXT}, "w")
+    (tmp_path / "a.packed").write_bytes(gzip.compress(gzip.compress(TEXT)))
+    data = zipped({"a.log": TEXT}, zipfile.ZIP_DEFLATED)
+    (tmp_path / "a.zip").write_bytes(data)
+    (tmp_path / "a.zip-headers").write_bytes(data[: data.index(b"PK\x01\x02")])
+    with pytest.raises(OutOfTime):
+        list(archives.unpack(tmp_path / f"a.{kind}", kind.partition("-")[0], tmp_path / "work", late))
+
+
+def test_an_archive_that_time_ran_out_in_keeps_the_members_before(tmp_path: Path) -> None:
+    class Ending(Deadline):
+        """Over after some questions."""
+
+        n_asked = 0
+
+        def expired(self) -> bool:
+            self.n_asked += 1
+            return self.n_asked > 6
+
+    (tmp_path / "a.zip").write_bytes(zipped({f"{n}.log": TEXT for n in range(9)}, zipfile.ZIP_STORED))
+    found = discover(tmp_path / "a.zip", tmp_path / "work", deadline=Ending())
+    assert [code for item in found for code, _, _ in item.problems] == ["time-limit"]
+    assert [item.source.name for item in found][:2] == ["a.zip", "a.zip!0.log"] and len(found) < 9
+
+
+def test_dense_zstd_data_is_handed_over_in_bounded_pieces() -> None:
+    data = zstandard.ZstdCompressor().compress(bytes(64 << 20))
+    sizes = [len(piece) for piece in compression.DECODERS["zstd"]().pieces(data)]
+    assert sum(sizes) == 64 << 20 and max(sizes) <= 17 << 20
 
 
 def test_archives_inside_one_share_its_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

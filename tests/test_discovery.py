@@ -18,6 +18,7 @@ from trouble import dropped_in, messages
 
 from forensics import artifact, compression, discovery
 from forensics.artifact import HEAD_BYTES, Head, Source
+from forensics.deadline import Deadline
 from forensics.discovery import discover, hints_from_name
 from forensics.errors import ForensicsError
 from forensics.formats import formats
@@ -234,7 +235,7 @@ def test_files_of_every_size_have_the_hash_of_their_bytes(tmp_path: Path) -> Non
 
 
 def test_a_file_that_cannot_be_hashed_is_listed_as_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: Path) -> tuple[str, int]:
+    def fail(_: Path, until: Deadline) -> tuple[str, int]:
         raise OSError(5, "Input/output error")
 
     (tmp_path / "a.log").write_bytes(b"step 1 loss 2.0\n" * 100_000)
@@ -242,6 +243,20 @@ def test_a_file_that_cannot_be_hashed_is_listed_as_unreadable(tmp_path: Path, mo
     (found,) = discover(tmp_path / "a.log", tmp_path / "work")
     assert found.format is None and [code for code, _, _ in found.problems] == ["unreadable"]
     assert found.source.sha256 == ""
+
+
+def test_what_the_time_limit_kept_from_being_hashed_or_looked_through_is_named(tmp_path: Path) -> None:
+    class Ending(Deadline):
+        n_asked = 0
+
+        def expired(self) -> bool:
+            self.n_asked += 1
+            return self.n_asked > 1
+
+    for content in (b"step 1 loss 2.0\n" * 100_000, bytes(5 << 20)):
+        (tmp_path / "a.log").write_bytes(content)
+        (found,) = discover(tmp_path / "a.log", tmp_path / "work", deadline=Ending())
+        assert found.format is None and {code for code, _, _ in found.problems} == {"time-limit"}
 
 
 @pytest.mark.parametrize(
