@@ -16,7 +16,7 @@ from forensics.formats._kineto_columns import KINDS
 from forensics.formats._kineto_trace import Trace, gather
 from forensics.memory import spare_bytes
 
-VERSION = 3
+VERSION = 4
 TITLE = "PyTorch profiler trace (Kineto, Chrome JSON)"
 PROVIDES = (
     *("slice", "slice.device", "slice.stack", "slice.shapes", "slice.sequence"),
