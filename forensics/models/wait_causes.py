@@ -178,7 +178,7 @@ class Causes:
         m = self.m
         records = m.node_flag(m.has_entries)
         found: dict[int, Culprit] = {}
-        for waiting, awaited, number, row, is_called in self.pairs:
+        for waiting, awaited, number, row, is_called, _ in self.pairs:
             if is_called or self.has_open[awaited] or not records[awaited]:
                 continue
             attempt, rank = int(m.node_attempt[awaited]), int(m.node_rank[awaited])
@@ -274,6 +274,8 @@ class Causes:
         # A device runs calls in order: it is in the first one.
         later = np.zeros(len(self.graph.source), bool)
         later[: len(self.open)] = ~self.m.is_first[self.open]
+        pair = self.graph.target - (self.m.n_nodes + self.c.count)
+        later[pair >= 0] = ~np.array([p.is_first for p in self.pairs], bool)[pair[pair >= 0]]
         return cycles_of(self.m, self.c, self.graph, left_out, later)
 
 

@@ -53,6 +53,7 @@ class Pair(NamedTuple):
     number: int
     row: int
     is_called: bool  # by the other side too
+    is_first: bool  # of all that the waiting rank has not finished
 
 
 @dataclass
@@ -178,13 +179,13 @@ def pairs_of(members: Members, pairs: Sequence[tuple[Any, ...]]) -> list[Pair]:
     )
     others = {(number, rank, peer, is_recv): (n, is_first) for number, rank, peer, is_recv, n, _, is_first in pairs}
     found: list[Pair] = []
-    for number, rank, peer, is_recv, n, row, _ in pairs:
+    for number, rank, peer, is_recv, n, row, is_first in pairs:
         waiting, awaited = places.get((number, rank)), places.get((number, peer))
         if waiting is not None and awaited is not None:
             count, is_there = others.get((number, peer, rank, not is_recv), (0, False))
             # Called, the other side may still be held up by an earlier call.
             target = UNKNOWN if count >= n and is_there else awaited
-            found.append(Pair(waiting, target, int(number), int(row), count >= n))
+            found.append(Pair(waiting, target, int(number), int(row), count >= n, bool(is_first)))
     return found
 
 
