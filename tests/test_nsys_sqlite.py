@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from nsys_export import GLOBAL_TID, PID, TID, UTC_NS, Export, captured_job
-from support import ARTIFACTS, MemorySink, load, needs_artifacts
+from support import ARTIFACTS, ROOT, MemorySink, load, needs_artifacts
 
 from forensics.artifact import Head, Source
 from forensics.errors import ArtifactError
@@ -314,6 +314,19 @@ def test_what_a_cut_file_lost_is_said(tmp_path: Path, part: float) -> None:
     assert not any(c["complete"] for c in sink.coverage)
     if sink.quality == "partial":
         assert sink.bad_byte == int(len(data) * part)
+
+
+def test_tables_listed_before_a_cut_are_read_although_the_list_itself_is_cut(tmp_path: Path) -> None:
+    packed = ROOT / "fixtures" / "nsys-exports-healthy" / "artifacts" / "report.sqlite.gz"
+    data = gzip.decompress(packed.read_bytes())  # its list of 65 tables takes 9 of the pages 1 to 120 of 129
+    path = tmp_path / "cut.sqlite"
+    path.write_bytes(data)
+    whole = load(nsys_sqlite, path)
+    path.write_bytes(data[: len(data) // 2])
+    sink = load(nsys_sqlite, path)
+    assert len(sink.rows("slice")) == len(whole.rows("slice")) > 100
+    assert ("damaged-table", "tables that are listed there") in {(w["code"], w["hides"]) for w in sink.warnings}
+    assert sink.quality == "partial" and not any(c["complete"] for c in sink.coverage)
 
 
 def test_damaged_pages_cost_only_their_own_rows(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from pyarrow import csv
 from forensics.errors import ArtifactError
 from forensics.formats._nsys_tables import BadValues
 
+LIST_OF_TABLES = "sqlite_master"
 BLOCK_ROWS = 200_000
 _FIRST_ROWS = 1_000  # of the first block: many callers want no more
 _MAX_TEXT_BYTES = 128 << 20  # one value, and one block of rows
@@ -96,11 +97,17 @@ class Database:
         return self._steps > _MAX_STEPS
 
     def _real_tables(self) -> dict[str, tuple[str, ...]]:
-        found = self._con.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND typeof(name) = 'text'"
-        ).fetchmany(_MAX_TABLES)
+        is_table = "type = 'table' AND rootpage > 0 AND typeof(name) = 'text'"
+        query = f"SELECT _rowid_, name FROM {LIST_OF_TABLES} WHERE {is_table}"
+        found: list[tuple[int, bytes]] = []
+        try:
+            found.extend(itertools.islice(self._con.execute(query), _MAX_TABLES))
+        except sqlite3.DatabaseError as error:  # the list has pages of its own, between those of the tables
+            if not found:
+                raise
+            self.lost.append(Lost(LIST_OF_TABLES, found[-1][0], None, str(error)))
         tables = {}
-        for (name,) in found:
+        for _, name in found:
             table = name.decode("utf-8", "replace")
             try:
                 described = self._con.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchmany(_MAX_COLUMNS)

@@ -26,7 +26,7 @@ from forensics.formats._nsys_tables import (
     Tables,
 )  # fmt: skip
 
-VERSION = 2  # of the rows: part of every format that loads through this module
+VERSION = 3  # of the rows: part of every format that loads through this module
 PROVIDES = ("slice", "slice.device", "slice.return_code", "memory_event.driver", "sample", "fact")
 
 

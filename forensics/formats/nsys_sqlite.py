@@ -17,7 +17,7 @@ from typing import BinaryIO
 from forensics.artifact import Head, Place, Sink, Source
 from forensics.errors import Untrusted
 from forensics.formats import _nsys_load
-from forensics.formats._nsys_database import Database, whole_pages
+from forensics.formats._nsys_database import LIST_OF_TABLES, Database, whole_pages
 from forensics.formats._nsys_load import load_tables
 from forensics.formats._nsys_tables import is_export, place_of_row
 
@@ -59,7 +59,8 @@ def load_database(database: Database, source: Source, sink: Sink) -> None:
     for lost in database.lost[:50]:
         until = "to the end of the table" if lost.until_rowid is None else f"to row {lost.until_rowid - 1}"
         message = f"{lost.table}: rows after {max(lost.after_rowid, 0)} {until} cannot be read ({lost.reason})"
-        sink.warn("damaged-table", message, f"what {lost.table} records there")
+        hides = "tables that are listed there" if lost.table == LIST_OF_TABLES else f"what {lost.table} records there"
+        sink.warn("damaged-table", message, hides)
     if lacks or database.lost:
         sink.damaged("partial", byte=database.ends_at if lacks else None, lost_bytes=database.missing_bytes or None)
 
