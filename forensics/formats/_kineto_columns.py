@@ -1,7 +1,7 @@
 """Which members of trace events are read, and the query that reads a file of events with DuckDB's JSON reader.
 
 Members of all eras are asked for: to look for their names in the text first would cost more than they do. Only those of
-memory events, six that go together, are left out where there are none.
+memory events and of collectives, which go together, are left out where there are none.
 """
 
 from __future__ import annotations
@@ -54,8 +54,14 @@ ARGS = {
     "Src Rank": ("source_rank", "BIGINT"),
     "Dst Rank": ("target_rank", "BIGINT"),
 }
-_OF_MEMORY = {"Addr", "Bytez", "Total Allocated", "Total Reserved", "Device Type", "Device Id"}
-IN_MEMORY_EVENTS = b'"Device Type"'  # each of them has it, and long words are found fast
+# Members that stand in the same events, by a word that each of these has; long words are found fast.
+_TOGETHER = {
+    b'"Device Type"': ("Addr", "Bytez", "Total Allocated", "Total Reserved", "Device Type", "Device Id"),
+    b'"Collective name"': (
+        *("Collective name", "In msg nelems", "Out msg nelems", "Process Group Name", "Process Group Ranks"),
+        *("Seq", "Src Rank", "Dst Rank"),
+    ),
+}
 # DuckDB's structs do not tell upper from lower case: "Bytes" of [memory] from "bytes" of copies.
 BYTES, BYTEZ = b'"Bytes":', b'"Bytez":'  # same length, so that no offset changes
 _BEFORE_2022 = {"External id": "external id", "Input Dims": "Input dims"}
@@ -90,8 +96,8 @@ def old_members(data: bytes) -> frozenset[str]:
 
 
 @lru_cache(maxsize=8)
-def _parts(old: frozenset[str], memory: bool) -> tuple[str, str]:
-    asked = [key for key in ARGS if memory or key not in _OF_MEMORY]
+def _parts(old: frozenset[str], absent: frozenset[str]) -> tuple[str, str]:
+    asked = [key for key in ARGS if key not in absent]
     spelt = {_BEFORE_2022[key] if key in old else key: key for key in asked}
     struct = "STRUCT(" + ", ".join(f'"{written}" {ARGS[key][1]}' for written, key in spelt.items()) + ")"
     columns = {**dict.fromkeys(TEXTS, "VARCHAR"), **dict.fromkeys(TIMES, _MICROSECONDS), "args": struct}
@@ -102,9 +108,14 @@ def _columns_sql(columns: dict[str, str]) -> str:
     return "{" + ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items()) + "}"
 
 
-def select_events(path: str, size: int, old: frozenset[str] = NEW_ERA, *, memory: bool = True) -> str:
-    """`memory`: whether there are events of the allocator, whose members are left out otherwise."""
-    columns, args = _parts(old, memory)
+def absent_members(data: bytes) -> frozenset[str]:
+    """Members that no event of this text has, as far as that is cheap to say."""
+    return frozenset(key for word, keys in _TOGETHER.items() if word not in data for key in keys)
+
+
+def select_events(path: str, size: int, old: frozenset[str] = NEW_ERA, absent: frozenset[str] = frozenset()) -> str:
+    """`absent`: members that are not asked for."""
+    columns, args = _parts(old, absent)
     names = ", ".join((*TEXTS, *TIMES))
     return _EVENTS.format(path=path.replace("'", "''"), size=size, names=names, columns=columns, args=args)
 

@@ -32,11 +32,11 @@ from forensics.formats._json_repair import Mended, split_events
 from forensics.formats._kineto_columns import (
     BYTES,
     BYTEZ,
-    IN_MEMORY_EVENTS,
     NEW_ERA,
     NUMBERS,
     TEXTS,
     TIMES,
+    absent_members,
     old_members,
     select_counters,
     select_events,
@@ -183,8 +183,8 @@ class _Parser:
 
     def parse(self, pieces: Sequence[Piece], document: int) -> Slice:
         data = pieces[0].data
-        memory = IN_MEMORY_EVENTS in data
-        if memory:
+        absent = absent_members(data)
+        if "Bytez" not in absent:
             data = data.replace(BYTES, BYTEZ)
         if self._old is None:
             self._old = old_members(data[pieces[0].start : pieces[0].start + _ERA_BYTES])
@@ -193,7 +193,7 @@ class _Parser:
         start, end = pieces[0].start, pieces[-1].end
         size = max(piece.end - piece.start for piece in pieces) + 1024
         path = self._file.put(b"[", memoryview(data)[start:end], b"]")
-        events = self._read(path, size, self._old, memory=memory) if exact else None
+        events = self._read(path, size, self._old, absent) if exact else None
         if events is not None:
             counters = self._counters(path, size) if _has_counters(events) else _NO_COUNTERS
             return Slice(document, events, counters, _positions(pieces, events))
@@ -238,9 +238,9 @@ class _Parser:
         damage.skip(piece.data[at : piece.end], piece.byte + at - piece.start)
         return b",".join(events)
 
-    def _read(self, path: str, size: int, old: frozenset[str], *, memory: bool = True) -> pa.Table | None:
+    def _read(self, path: str, size: int, old: frozenset[str], absent: frozenset[str] = frozenset()) -> pa.Table | None:
         try:
-            return self.con.sql(select_events(path, size, old, memory=memory)).to_arrow_table()
+            return self.con.sql(select_events(path, size, old, absent)).to_arrow_table()
         except duckdb.OutOfMemoryException as error:
             if spare_bytes() is not None:
                 raise MemoryError(str(error)) from error

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forensics.formats._kineto_columns import KINDS
+from forensics.formats._kineto_columns import ARGS, KINDS
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
@@ -33,6 +33,8 @@ _COPYING = re.compile("[Mm]em(cpy|set)")
 _WHOLE = re.compile(r"\s*[+-]?\d{1,19}\s*")
 _LAST_DIGITS = re.compile(r"[0-9]{1,18}$")
 _MAX = (1 << 63) - 1
+_ARROW = {"BIGINT": pa.int64(), "UBIGINT": pa.uint64(), "VARCHAR": pa.string(), "JSON": pa.string()}
+_TYPES = {column: _ARROW[kind] for column, kind in ARGS.values()}
 
 
 class Coded:
@@ -93,7 +95,7 @@ class Events:
     def column(self, name: str) -> pa.Array:
         """A column as it was read; one that was not asked for has no values."""
         if name not in self._table.column_names:
-            return pa.nulls(self.n, pa.uint64() if name == "addr" else pa.int64())
+            return pa.nulls(self.n, _TYPES[name])
         column = self._table.column(name)
         array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
         return array.storage if isinstance(array, pa.ExtensionArray) else array
