@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from forensics.engine import Judgement
-from forensics.errors import ForensicsError
+from forensics.errors import ForensicsError, told
 from forensics.finding import Finding
 
 
@@ -46,7 +46,9 @@ def read_configuration(path: Path) -> Configuration:
     """Raises ForensicsError naming what is wrong; an unknown key is wrong, since it would silently do nothing."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ForensicsError(told(error)) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ForensicsError(f"{path}: {error}; expected a TOML file with [thresholds] and [[suppress]]") from error
     unknown = set(given) - {"thresholds", "suppress"}
     if unknown:

@@ -55,6 +55,12 @@ class Found:
     part_of: str | None = None  # the artifact with which this file is read: as a companion, or since it is a link to it
 
 
+def check_there(path: Path) -> None:
+    """Raises ForensicsError when `path` does not exist."""
+    if not path.exists():
+        raise ForensicsError(f"{path}: not found; expected a folder, a file or an archive that a job left behind")
+
+
 def discover(
     path: Path, work: Path, *, leave_out: Sequence[Path] = (), deadline: Deadline | None = None
 ) -> list[Found]:
@@ -62,8 +68,7 @@ def discover(
 
     `leave_out`: folders with results, which are no artifacts. Raises ForensicsError when `path` does not exist.
     """
-    if not path.exists():
-        raise ForensicsError(f"{path}: not found; expected a folder, a file or an archive that a job left behind")
+    check_there(path)
     until = deadline or Deadline()
     found: list[Found] = []
     with _Hashes(until) as hashes:

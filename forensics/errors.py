@@ -16,6 +16,28 @@ becomes an `ingest_warning` row and never ends the analysis.
 
 from __future__ import annotations
 
+import errno
+
+_EXPECTED = {
+    errno.ENOENT: "not found; expected a path that exists",
+    errno.EEXIST: "a file is there; expected a folder, or a name that is free",
+    errno.ENOTDIR: "a file is there where a folder has to be; expected a folder",
+    errno.EISDIR: "a folder; expected a file",
+    errno.EACCES: "no permission; expected a place that this user may use",
+    errno.EPERM: "not permitted; expected a place that this user may use",
+    errno.EROFS: "on a disk that cannot be written to; expected another place",
+    errno.ENAMETOOLONG: "the name is too long; expected a shorter one",
+}
+
+
+def told(error: OSError) -> str:
+    """What the system said of a path, as this package says it; other errors as they are."""
+    said = _EXPECTED.get(error.errno or 0)
+    if said is None or error.filename is None:
+        return str(error)
+    name = error.filename if isinstance(error.filename, str) else repr(error.filename)
+    return f"{name}: {said}"
+
 
 class ForensicsError(Exception):
     """Anything this package raises on purpose."""

@@ -38,6 +38,9 @@ def load_rules(folders: Sequence[Path] = (), thresholds: Mapping[str, Mapping[st
     for folder in folders:
         if not folder.is_dir():
             raise RuleError(f"{folder}: not found; expected a folder of rules")
+        stray = sorted([*folder.glob("*.sql"), *folder.glob("*.py")])
+        if stray:
+            raise RuleError(f"{stray[0]}: lies directly in the folder of rules; expected {folder}/FAMILY/NAME.sql")
     for root in (resource_folder("rules"), *folders):
         for path in sorted([*root.glob("*/*.sql"), *root.glob("*/*.py")]):
             if path.parent.name.startswith("_") or path.name.startswith("_"):

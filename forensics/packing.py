@@ -30,7 +30,13 @@ def pack(case: Path, archive: Path) -> list[str]:
         raise CaseError(f"{source}: not found; expected a folder that `forensics analyze` wrote")
     with tempfile.TemporaryDirectory(prefix="forensics-pack-") as work:
         masked = Path(work) / "case.duckdb"
-        redact_case(source, masked)
+        try:
+            redact_case(source, masked)
+        except duckdb.Error as error:
+            said = str(error).partition("\n")[0]
+            raise CaseError(
+                f"{source}: cannot be read ({said}); expected a case that `forensics analyze` wrote"
+            ) from error
         building = archive.with_name(archive.name + ".part")
         names = []
         try:
@@ -49,8 +55,11 @@ def _report_files(case: Path) -> Iterator[tuple[str, bytes]]:
     """The page as it is where it was written masked; it is left out where not. The others are masked value by value."""
     page, document, reviews = case / "report.html", case / "report.json", case / "reviews.jsonl"
     if document.is_file():
-        held = orjson.loads(document.read_bytes())
-        if page.is_file() and held.get("redacted") is True:
+        try:
+            held = orjson.loads(document.read_bytes())
+        except orjson.JSONDecodeError as error:
+            raise CaseError(f"{document}: not a report; expected the one that `forensics analyze` wrote") from error
+        if page.is_file() and isinstance(held, dict) and held.get("redacted") is True:
             yield page.name, page.read_bytes()
         yield document.name, orjson.dumps(_masked_value(held), option=orjson.OPT_INDENT_2) + b"\n"
     if reviews.is_file():

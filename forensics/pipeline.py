@@ -15,7 +15,7 @@ from forensics.children import Children
 from forensics.citations import Citations
 from forensics.configuration import Configuration, set_aside
 from forensics.deadline import Deadline
-from forensics.discovery import discover
+from forensics.discovery import check_there, discover
 from forensics.engine import Judgement, judge
 from forensics.errors import ForensicsError
 from forensics.finding import Finding, Verdict
@@ -64,6 +64,7 @@ class Analysis:
     out: Path
     n_parsed: int  # artifacts that were parsed, not taken from the cache
     n_unread: int = 0  # artifacts, where none of them gave anything
+    unread: str = ""  # why they gave nothing, in a sentence
 
 
 def default_out(path: Path) -> Path:
@@ -93,6 +94,7 @@ def analyze(
     chosen.check()
     deadline = Deadline(chosen.max_seconds)
     path, out = Path(path), Path(out) if out is not None else default_out(Path(path))
+    check_there(path)
     rules, views = load_rules(chosen.rules, chosen.configuration.thresholds), load_views(chosen.rules)
     if out.resolve() == path.resolve():
         raise ForensicsError(f"{out}: is the analyzed folder itself; expected another place for the results")
@@ -194,4 +196,21 @@ def _cut_off(seconds: float | None, loaded: Sequence[Loaded], missing: Sequence[
 def _finished(verdict: Verdict, judgement: Judgement, report: Report, out: Path, loaded: Sequence[Loaded]) -> Analysis:
     parsed = sum(1 for item in loaded if item.folder is not None and not item.reused)
     said_something = any(item.tables() or item.meta["coverage"] or item.meta["facts"] for item in loaded)
-    return Analysis(verdict, judgement.findings, report, out, parsed, 0 if said_something else len(loaded))
+    n_unread = 0 if said_something else len(loaded)
+    return Analysis(verdict, judgement.findings, report, out, parsed, n_unread, _unread(loaded) if n_unread else "")
+
+
+def _unread(loaded: Sequence[Loaded]) -> str:
+    """Why artifacts, none of which gave anything, gave nothing: they could not be read, or time or evidence lacked."""
+    n_late = sum(any(w["code"] == "time-limit" for w in item.meta["warnings"]) for item in loaded)
+    n_bad = sum(item.meta["quality"] in {"failed", "partial"} for item in loaded) - n_late
+    n_read = len(loaded) - n_late - n_bad
+    parts = [
+        f"none of {n_bad} artifacts could be read"
+        if n_bad == len(loaded)
+        else f"{n_bad} could not be read" * bool(n_bad),
+        f"{n_late} not read before the time limit" if n_late else "",
+        f"{n_read} could be read and hold nothing that is recognised" if n_read else "",
+    ]
+    said = ", ".join(part for part in parts if part)
+    return said if n_bad == len(loaded) else f"none of {len(loaded)} artifacts told anything: {said}"

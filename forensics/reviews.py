@@ -80,7 +80,10 @@ def known_findings(folder: Path) -> dict[str, str]:
     file = folder / "report.json"
     if not file.is_file():
         raise ForensicsError(f"{file}: not found; expected a folder that `forensics analyze` wrote")
-    return {f["fingerprint"]: f["rule"] for f in orjson.loads(file.read_bytes())["findings"]}
+    try:
+        return {str(f["fingerprint"]): str(f["rule"]) for f in orjson.loads(file.read_bytes())["findings"]}
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise ForensicsError(f"{file}: not a report; expected the one that `forensics analyze` wrote") from error
 
 
 def with_reviews(report: Report, reviews: Mapping[str, Review]) -> Report:

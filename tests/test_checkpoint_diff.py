@@ -79,3 +79,13 @@ def test_the_command_prints_a_tree_and_its_exit_code_says_whether_anything_diffe
 def test_a_folder_without_tensors_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ForensicsError, match="no tensor found"):
         diff_states(tmp_path, tmp_path)
+
+
+def test_a_tensor_without_a_finite_element_has_no_distance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = safetensors(tmp_path / "a.safetensors", {"gone": np.ones(3, np.float32), "w": np.ones(3, np.float32)})
+    b = safetensors(tmp_path / "b.safetensors", {"gone": np.full(3, np.nan, np.float32), "w": np.ones(3, np.float32)})
+    with pytest.raises(SystemExit):
+        main(["checkpoint-diff", str(a), str(b), "--format", "json"])
+    rows = {row["name"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert rows["gone"]["max_distance"] is None and rows["gone"]["relative_distance"] is None
+    assert rows["w"]["max_distance"] == rows["w"]["relative_distance"] == 0

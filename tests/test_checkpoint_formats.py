@@ -310,6 +310,13 @@ def test_a_gguf_header_gives_tensors_and_says_where_the_file_was_cut(tmp_path: P
         assert load(formats()["gguf"], path).rows("checkpoint")[0]["damage"] == "truncated"
 
 
+def test_a_gguf_header_that_claims_more_tensors_than_any_file_has_is_named(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1 << 63, 1 << 62) + bytes(1000))
+    sink = load(formats()["gguf"], tmp_path / "m.gguf")
+    (row,) = sink.rows("checkpoint")
+    assert row["n_said"] is None and row["damage"] == "bad-header"
+
+
 def test_a_length_that_is_no_header_is_no_safetensors_file() -> None:
     recognise = formats()["safetensors"].recognise
     from forensics.artifact import Head

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,12 @@ import pytest
 from support import ROOT
 
 from forensics import __version__
+from forensics.errors import CaseError, ForensicsError, RuleError
+from forensics.ingest import Loaded
+from forensics.library import load_rules
+from forensics.packing import pack
+from forensics.pipeline import _unread
+from forensics.reviews import known_findings
 
 STEP_217 = ROOT / "fixtures" / "step-217" / "artifacts"
 HEALTHY = ROOT / "fixtures" / "step-217-healthy" / "artifacts"
@@ -67,6 +75,15 @@ def test_fail_on_never_exits_with_0_on_a_failed_job(tmp_path: Path) -> None:
         ("analyze", ".", "--threads", "0"),
         ("analyze", ".", "--max-seconds", "-1"),
         ("analyze", ".", "--out", "/proc/nope"),
+        ("analyze", ".", "--out", ""),
+        ("analyze", ".", "--out="),
+        ("analyze", ".", "--out", __file__),
+        ("checkpoint-collisions", "/no/such/folder"),
+        ("checkpoint-collisions", "."),
+        ("checkpoint-collisions", ".", "--apply", "p", "--undo", "p"),
+        ("checkpoint-diff", "/no/such/file", "/no/such/file"),
+        ("checkpoint-diff", ".", ".", "--depth", "-1"),
+        ("serve", "."),
         ("nosuchcommand",),
         ("query", "/no/such/case", "SELECT 1"),
         ("rules", "explain", "no-such-rule"),
@@ -76,6 +93,8 @@ def test_usage_errors_exit_with_2_and_without_a_traceback(arguments: tuple[str, 
     result = forensics(*arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert "Traceback" not in result.stderr and "Traceback" not in result.stdout
+    assert "internal fault" not in result.stderr and "[Errno" not in result.stderr
+    assert not list(tmp_path.iterdir())
     assert (result.stderr + result.stdout).strip()
 
 
@@ -188,3 +207,50 @@ def test_an_empty_path_is_not_the_current_folder(tmp_path: Path) -> None:
 def test_the_package_runs_as_a_module_too() -> None:
     done = subprocess.run([sys.executable, "-m", "forensics", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == __version__
+
+
+def test_what_the_terminal_cannot_show_is_spelt_out() -> None:
+    code = r"from forensics.cli import main; main(['serve', '/no/\u00c4\udcff'])"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONIOENCODING": "ascii"}
+    )
+    assert done.returncode == 2 and "/no/\\xc4\\udcff: not found" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command_by_way_of_what_cleans_up(number: signal.Signals) -> None:
+    code = (
+        "import os, sys; from forensics import cli\n"
+        f"def ended(_):\n    try:\n        os.kill(os.getpid(), {int(number)})\n        import time; time.sleep(9)\n"
+        "    finally:\n        print('cleaned')\n"
+        "cli._run = ended; cli.main([])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "cleaned\n", "")
+
+
+def test_a_result_that_is_no_result_is_named(tmp_path: Path) -> None:
+    for content in ("{}", "x", "[]"):
+        (tmp_path / "report.json").write_text(content)
+        with pytest.raises(ForensicsError, match="not a report"):
+            known_findings(tmp_path)
+    (tmp_path / "case.duckdb").write_text("junk")
+    with pytest.raises(CaseError, match="cannot be read"):
+        pack(tmp_path, tmp_path / "out.zip")
+    assert not list(tmp_path.glob("out.zip*"))
+
+
+def test_why_artifacts_told_nothing_is_said_of_each_kind() -> None:
+    def item(quality: str, *codes: str) -> Loaded:
+        return Loaded(None, None, {"quality": quality, "warnings": [{"code": code} for code in codes]})  # type: ignore[arg-type]
+
+    assert _unread([item("failed", "unreadable")]) == "none of 1 artifacts could be read"
+    mixed = _unread([item("failed", "unreadable"), item("failed", "time-limit"), item("unknown"), item("complete")])
+    assert "1 could not be read, 1 not read before the time limit, 2 could be read and" in mixed
+
+
+def test_rules_that_lie_directly_in_a_folder_are_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "mine.sql").write_text("SELECT 1")
+    with pytest.raises(RuleError, match="lies directly in the folder"):
+        load_rules([tmp_path])

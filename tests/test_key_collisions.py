@@ -12,7 +12,7 @@ from forensics.cli import main
 from forensics.errors import ForensicsError
 from forensics.formats._checkpoint_layout import at_places
 from forensics.formats._safetensors_layout import read_safetensors
-from forensics.models.key_collisions import apply_patch, find_collisions, keep_first
+from forensics.models.key_collisions import FORMAT, apply_patch, find_collisions, keep_first
 
 
 def merged(folder: Path) -> Path:
@@ -58,6 +58,15 @@ def test_the_patch_keeps_the_first_and_is_taken_back_byte_by_byte(tmp_path: Path
     apply_patch(patch, tmp_path, undo=True)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [[1, 2], {}, {"format": FORMAT}, {"format": FORMAT, "files": [{"file": "x"}]}, {"format": FORMAT, "files": [3]}],
+)
+def test_a_patch_that_is_none_is_refused(patch: object, tmp_path: Path) -> None:
+    with pytest.raises(ForensicsError, match=r"expected a patch|nothing was changed"):
+        apply_patch(patch, tmp_path)
 
 
 def test_the_patched_file_is_one_that_the_library_loads(tmp_path: Path) -> None:

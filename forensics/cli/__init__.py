@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -30,6 +31,20 @@ _GROUPS = {"rules", "fleet"}  # commands that have commands of their own
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point; exits 0, 1 (something at or above --fail-on) or 2 (usage or environment)."""
+    # End like Ctrl-C does, so that what was built under a temporary name is removed; nohup has SIGHUP ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda got, _: sys.exit(128 + got))
+    for stream in (sys.stdout, sys.stderr):  # texts of artifacts hold what the terminal's encoding may not have
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        _run(arguments)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run(arguments: list[str] | None) -> None:
     from cyclopts import App, CycloptsError
 
     from forensics import __version__
@@ -48,20 +63,22 @@ def main(arguments: list[str] | None = None) -> None:
     for name, summary in _COMMANDS.items():
         module = name.replace("-", "_")
         app.command(f"forensics.cli.{module}:{'app' if name in _GROUPS else module}", name=name, help=summary)
-    # Ends like Ctrl-C does, so that what was built under a temporary name is removed.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         code = app(arguments, exit_on_error=False, print_error=True)
     except CycloptsError:
         sys.exit(USAGE_ERROR)
     except BrokenPipeError:  # `| head` has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-    except (ForensicsError, OSError) as error:
+    except ForensicsError as error:
         print(f"forensics: {error}", file=sys.stderr)
         sys.exit(USAGE_ERROR)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except OSError as error:
+        from forensics.errors import told
+
+        print(f"forensics: {told(error)}", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
     except Exception as error:  # 1 means a finding: a fault of this program must not look like one
         if os.environ.get("FORENSICS_DEBUG"):
             raise
@@ -73,3 +90,19 @@ def main(arguments: list[str] | None = None) -> None:
         )
         sys.exit(USAGE_ERROR)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+_MAY_BE_EMPTY = {"--note", "--webhook", "--site"}
+
+
+def _refuse_empty(arguments: list[str]) -> None:
+    """An unset variable in a script gives an empty path; the current folder was not meant."""
+    from forensics.errors import ForensicsError
+
+    for number, argument in enumerate(arguments):
+        option = arguments[number - 1] if number else ""
+        option, value = argument.split("=", 1) if argument.startswith("--") and "=" in argument else (option, argument)
+        if value.strip() or option in _MAY_BE_EMPTY:
+            continue
+        what = option if option.startswith("--") else "the path" if number == 1 else f"argument {number}"
+        raise ForensicsError(f"{arguments[0]}: {what} is empty; expected a value ('.' for this folder)")

@@ -28,7 +28,7 @@ def analyze(
     """Find out why a job failed, from the folder, file or archive that it left behind.
 
     Writes report.html, report.json and case.duckdb, and prints the verdict. Exits with 1 for a finding at or above
-    --fail-on, 0 for none, 2 where it could not run or where there are artifacts and none of them could be read.
+    --fail-on, 0 for none, 2 where it could not run or where there are artifacts and none of them told anything.
 
     Parameters
     ----------
@@ -37,7 +37,8 @@ def analyze(
     out
         Folder for the results; default ./NAME.forensics.
     fail_on
-        Exit with 1 when a finding has at least this severity.
+        Exit with 1 when a finding has at least this severity. The exit code follows the findings alone: a job that
+        failed, of which no rule says more than a lower severity, exits with 0; "medium" or "info" are stricter.
     rules
         Further folder of rules; may be given several times.
     config
@@ -63,15 +64,10 @@ def analyze(
     """
     from forensics.cli import USAGE_ERROR
     from forensics.configuration import Configuration, read_configuration
-    from forensics.errors import ForensicsError
     from forensics.pipeline import Settings
     from forensics.pipeline import analyze as run
     from forensics.redact import masking
 
-    if not path.strip():  # an unset variable in a script: the current folder was not meant
-        raise ForensicsError(
-            "analyze: the path is empty; expected a folder, a file or an archive ('.' for this folder)"
-        )
     settings = Settings(
         rules=rules or [],
         configuration=read_configuration(config) if config else Configuration(),
@@ -85,7 +81,7 @@ def analyze(
     if not quiet:
         _print(result, format)
     if result.n_unread:
-        said = f"none of {result.n_unread} artifacts could be read; {result.out / 'report.html'} says why of each"
+        said = f"{result.unread}; {result.out / 'report.html'} says more of each"
         print(f"forensics: {path}: {said}", file=sys.stderr)
         return USAGE_ERROR
     worst = min((_RANKED.index(f.severity) for f in result.findings), default=len(_RANKED))

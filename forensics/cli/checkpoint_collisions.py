@@ -30,6 +30,8 @@ def checkpoint_collisions(
     """
     from forensics.models.key_collisions import apply_patch, find_collisions, keep_first
 
+    if sum(path is not None for path in (write, apply, undo)) > 1:
+        raise ForensicsError("checkpoint-collisions: expected one of --write, --apply and --undo")
     if apply is not None or undo is not None:
         file = apply or undo
         assert file is not None

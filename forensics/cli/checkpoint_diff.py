@@ -36,8 +36,11 @@ def checkpoint_diff(a: Path, b: Path, /, *, depth: int = 3, format: Literal["tre
 
     Exits with 1 when the states differ, with 0 when every tensor is equal.
     """
+    from forensics.errors import ForensicsError
     from forensics.models.checkpoint_diff import diff_states, tree_of
 
+    if depth < 0:
+        raise ForensicsError(f"checkpoint-diff: --depth {depth}; expected 0 or more")
     diffs = diff_states(a, b)
     if format == "json":
         import orjson
@@ -45,7 +48,9 @@ def checkpoint_diff(a: Path, b: Path, /, *, depth: int = 3, format: Literal["tre
         for diff in diffs:
             row = {"name": diff.name, "state": diff.state, "detail": diff.detail, "n_elements": diff.n_elements}
             row |= {"n_changed": diff.n_changed, "n_not_finite_any_more": diff.n_broken}
-            row |= {"max_distance": diff.max_distance, "relative_distance": diff.relative}
+            known = diff.n_compared > 0  # a tensor without a finite element has no distance
+            row |= {"max_distance": diff.max_distance if known else None}
+            row |= {"relative_distance": diff.relative if known else None}
             print(orjson.dumps(row).decode())
     else:
         _print_branch(tree_of(diffs), 0, depth)

@@ -46,9 +46,10 @@ def print_rows(relation: duckdb.DuckDBPyRelation, format: str) -> None:
     names = list(relation.columns)
     rows = relation.limit(_SHOWN_ROWS + 1).fetchall() if format == "table" else relation.fetchall()
     if format == "csv":
+        steered = sys.stdout.isatty()  # a file gets the bytes as they are
         writer = csv.writer(sys.stdout)
-        writer.writerow(names)
-        writer.writerows(rows)
+        for row in (names, *rows):
+            writer.writerow([_harmless(value) if steered and isinstance(value, str) else value for value in row])
     elif format == "json":
         import orjson
 
@@ -73,5 +74,9 @@ def _print_table(names: list[str], rows: list[tuple[object, ...]]) -> None:
 def _shown(text: str) -> str:
     """The text on one line, cut with its full length told; what would steer the terminal is spelt out."""
     cut = text[:_SHOWN_CHARACTERS]
-    shown = "".join(c if c.isprintable() else _ESCAPES.get(c) or c.encode("unicode_escape").decode() for c in cut)
+    shown = _harmless(cut)
     return shown if len(text) <= _SHOWN_CHARACTERS else f"{shown}… ({len(text)} characters)"
+
+
+def _harmless(text: str) -> str:
+    return "".join(c if c.isprintable() else _ESCAPES.get(c) or c.encode("unicode_escape").decode() for c in text)

@@ -24,6 +24,10 @@ def serve(folder: Path, /, *, port: int = 0) -> int:
 
     if not folder.is_dir():
         raise ForensicsError(f"{folder}: not found; expected a folder with results of `forensics analyze`")
+    if not found_reports(folder):
+        raise ForensicsError(
+            f"{folder}: holds no report.html; expected results of `forensics analyze`, or folders of them"
+        )
     token = secrets.token_urlsafe(24)
     with serve_reports(folder, token, port) as server:
         print(f"{len(found_reports(folder))} reports: http://{HOST}:{server.server_port}/?token={token}", flush=True)

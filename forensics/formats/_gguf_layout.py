@@ -102,7 +102,8 @@ def read_gguf(file: BinaryIO, file_size: int) -> Layout:
         layout.settings["gguf_version"] = header.number("I")
         layout.n_said, n_keys = header.number("Q"), header.number("Q")
         if n_keys > _MAX_KEYS or layout.n_said > MAX_TENSORS:
-            raise ArtifactError(f"{layout.n_said} tensors and {n_keys} keys", byte=8)
+            said, layout.n_said = layout.n_said, None
+            raise ArtifactError(f"it says {said} tensors and {n_keys} keys in {file_size} bytes", byte=8)
         for _ in range(n_keys):
             key = header.text()[:300]
             value = header.value(header.number("I"))

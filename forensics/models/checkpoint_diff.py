@@ -50,6 +50,7 @@ class TensorDiff:
     n_elements: int = 0
     n_changed: int = 0
     n_broken: int = 0  # finite in A, not finite in B
+    n_compared: int = 0  # finite in both
     max_distance: float = 0.0
     squares: float = 0.0  # of the distances
     squares_a: float = 0.0
@@ -185,6 +186,7 @@ def _add(diff: TensorDiff, one: Any, other: Any) -> None:
     if one.dtype == other.dtype and one.tobytes() == other.tobytes():
         wide = one.astype(np.float64)
         wide = wide[np.isfinite(wide)]
+        diff.n_compared += int(wide.size)
         diff.squares_a += float(np.dot(wide, wide))
         return
     a, b = one.astype(np.float64), other.astype(np.float64)
@@ -194,6 +196,7 @@ def _add(diff: TensorDiff, one: Any, other: Any) -> None:
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     diff.n_changed += int(a.size - same.sum())
     a, b = a[both], b[both]
+    diff.n_compared += int(a.size)
     if a.size:
         moved = np.abs(b - a)
         diff.max_distance = max(diff.max_distance, float(moved.max()))

@@ -46,8 +46,15 @@ def collision_key(name: str) -> str:
 
 
 def find_collisions(folder: Path) -> list[Collision]:
-    """Collisions among the safetensors files directly in a folder, in the order of their keys."""
+    """Collisions among the safetensors files directly in a folder, in the order of their keys.
+
+    Raises ForensicsError where there is no folder, or none of these files in it.
+    """
+    if not folder.is_dir():
+        raise ForensicsError(f"{folder}: no such folder; expected the folder of a checkpoint")
     files = {path.name: path for path in sorted(folder.glob("*.safetensors"))}
+    if not files:
+        raise ForensicsError(f"{folder}: holds no *.safetensors file; expected the folder of a checkpoint")
     units = {frozenset([name]) for name in files} | {
         frozenset(set(_shards(index).values()) & files.keys()) for index in sorted(folder.glob("*.index.json"))
     }
@@ -80,16 +87,15 @@ def keep_first(collisions: Sequence[Collision]) -> dict[str, Any]:
     return {"format": FORMAT, "files": [_described(path, changes) for path, changes in edits.items()]}
 
 
-def apply_patch(patch: dict[str, Any], folder: Path, *, undo: bool = False) -> list[Path]:
+def apply_patch(patch: Any, folder: Path, *, undo: bool = False) -> list[Path]:
     """Applies a patch to the files of a folder, or takes it back; all files are checked before the first is replaced.
 
     Raises ForensicsError where a file is not the one that the patch was made for.
     """
-    if patch.get("format") != FORMAT:
-        raise ForensicsError(f"{str(patch.get('format'))[:100]}; expected a patch of the format {FORMAT}")
+    entries = _checked(patch)
     written: list[tuple[Path, Path]] = []
     try:
-        for entry in patch["files"]:
+        for entry in entries:
             path = folder / Path(str(entry["file"])).name
             before, after = (entry["sha256_before"], entry["sha256_after"])[:: -1 if undo else 1]
             temporary = path.with_name(f"{path.name}.patching")
@@ -107,6 +113,21 @@ def apply_patch(patch: dict[str, Any], folder: Path, *, undo: bool = False) -> l
     return [path for _, path in written]
 
 
+def _checked(patch: Any) -> list[dict[str, Any]]:
+    """The entries of a patch, each with its file and both digests."""
+    said = patch.get("format") if isinstance(patch, dict) else type(patch).__name__
+    if said != FORMAT:
+        raise ForensicsError(f"{str(said)[:100]}; expected a patch of the format {FORMAT}")
+    entries = patch.get("files")
+    for entry in entries if isinstance(entries, list) else [None]:
+        held: dict[str, Any] = entry if isinstance(entry, dict) else {}
+        texts = [held.get(key) for key in _ENTRY_TEXTS]
+        if not all(isinstance(text, str) and text for text in texts) or not isinstance(held.get("edits"), list):
+            raise ForensicsError(f"an entry of the patch lacks {', '.join(_ENTRY_TEXTS)} or edits; nothing was changed")
+    return list(entries)
+
+
+_ENTRY_TEXTS = ("file", "sha256_before", "sha256_after")
 _Edit = tuple[int, bytes, bytes]  # place before, what stands there, what is to stand there
 
 
