@@ -13,6 +13,7 @@ import duckdb
 
 from forensics import __version__, casebook
 from forensics.citations import Citations
+from forensics.diagnosis import SAME_FAULT
 from forensics.engine import Judgement
 from forensics.finding import GRADES, Anomaly, Finding, Verdict, format_bytes
 from forensics.pictures import read_pictures, thresholds
@@ -175,6 +176,7 @@ def _finding(finding: Finding, verdict: Verdict, rule: Rule) -> view.FindingView
         fix=finding.fix,
         references=tuple(rule.references),
         explained_by=finding.explained_by,
+        same_fault=finding.explained_how.startswith(SAME_FAULT),
         evidence=tuple(casebook.evidence_view(e) for e in finding.evidence),
         query=variant.sql or f"Python rule {rule.id}; evidence: {', '.join(variant.needs)}",
         query_language="sql" if variant.sql else "inputs",

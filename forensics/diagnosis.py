@@ -38,6 +38,7 @@ _FATAL = {
 }
 # Weights that are not those meant end no process by themselves: a job that goes on with them gives a wrong result.
 _ENDS = _FATAL - {"weights-incomplete"}
+SAME_FAULT = "the same fault, also here"  # how a finding is explained that nothing caused but what caused the other too
 _GRAVE = {"critical", "high"}
 _MANY = 8  # ranks with the same fault of which the verdict's sentence says so
 
@@ -218,10 +219,19 @@ def _unexplained_crash(top: Finding, findings: Sequence[Finding], outcome: Outco
 
 def _told_for_all(top: Finding, findings: Sequence[Finding], unlisted: Mapping[str, int]) -> str:
     """The message of a cause; where many processes have the same one, with their number."""
-    same = [f for f in findings if (f.rule, f.attempt) == (top.rule, top.attempt)]
-    ranks = {f.rank for f in same if not differ(f.facts.get("fault"), top.facts.get("fault"))}
-    n_more = len(ranks) - 1 + unlisted.get(top.rule, 0)
-    return top.message if n_more < _MANY else f"{top.message}; {n_more:,} other ranks met the same"
+    same = [
+        f
+        for f in findings
+        if (f.rule, f.attempt) == (top.rule, top.attempt) and not differ(f.facts.get("fault"), top.facts.get("fault"))
+    ]
+    n_more = len({f.rank for f in same}) - 1 + unlisted.get(top.rule, 0)
+    if n_more >= _MANY:
+        return f"{top.message}; {n_more:,} other ranks met the same"
+    open_order = {f.rank for f in same if f.rank is not None and not (_came_before(top, f) or _came_before(f, top))}
+    if top.rank is None or not (others := sorted(open_order - {top.rank})):
+        return top.message
+    whose = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(map(str, others))}"
+    return f"{top.message}; {whose} met the same, and nothing tells which was first"
 
 
 def _sentence(text: str) -> str:
@@ -274,7 +284,7 @@ def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Lin
                 timed = finding.ts_ns is not None and first.ts_ns is not None
                 is_open = timed and not finding.is_after(first)
                 order = "; which of them came first, the clocks cannot tell" if is_open else ""
-                finding.explained_by, finding.explained_how = first.id, f"the same fault, also here{order}"
+                finding.explained_by, finding.explained_how = first.id, f"{SAME_FAULT}{order}"
                 graph.add_edge(first.id, finding.id)
 
 

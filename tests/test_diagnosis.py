@@ -224,6 +224,15 @@ def test_faults_that_a_rule_tells_apart_are_no_consequence_of_each_other() -> No
     assert [(f.rank, f.explained_how) for f in verdict.consequences] == [(4, "the same fault, also here")]
 
 
+def test_that_nothing_tells_which_rank_was_first_is_said() -> None:
+    full = [finding(n, "memory-capacity", rank=n, causes=state("device-full")) for n in range(3)]
+    assert diagnose(full, Outcome()).sentence.endswith("; ranks 1, 2 met the same, and nothing tells which was first")
+    for late in full[1:]:
+        late.step = 9
+    full[0].step = 1
+    assert diagnose(full, Outcome()).sentence == full[0].message
+
+
 def test_the_work_grows_with_the_number_of_findings_not_with_their_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, fits = [0], causality._fits
 

@@ -141,6 +141,16 @@ def test_all_causes_are_listed_in_the_terminal_but_at_most_five() -> None:
     assert "and 4 more causes" in render_terminal(many)
 
 
+def test_the_same_fault_elsewhere_is_no_consequence() -> None:
+    report = demo.root_cause()
+    twin = dataclasses.replace(report.findings[0], id=99, role="consequence", explained_by=1, same_fault=True, rank=7)
+    lines = render_terminal(dataclasses.replace(report, findings=(*report.findings, twin))).split("\n")
+    assert any(line.startswith("  as well ") for line in lines)
+    assert [line for line in render_terminal(report).split("\n") if line.startswith("  led to ")] == [
+        line for line in lines if line.startswith("  led to ")
+    ]
+
+
 def test_long_and_empty_reports_stay_readable() -> None:
     assert len(render_terminal(hostile_report("z" * 100_000))) < 15_000
     assert len(render_markdown(hostile_report("z" * 100_000))) < 60_000

@@ -90,7 +90,7 @@ def _finding(finding: FindingView, depth: int) -> list[str]:
     where += [f"step {finding.step}"] if finding.step is not None else []
     where += [text.moment(finding.ts_ns)] if finding.ts_ns is not None else []
     about = " · ".join([escape(finding.severity, 20), escape(finding.strength, 20), *where])
-    lead = "consequence: " if depth else ""
+    lead = "also: " if finding.same_fault else "consequence: " if depth else ""
     lines = [f"- **{lead}{escape(finding.message)}**", f"  {code(finding.rule)} · {about}", ""]
     for label, value in (("Proves", finding.proves), ("Cannot prove", finding.cannot_prove), ("Limits", finding.says)):
         if value and not depth:

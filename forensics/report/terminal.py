@@ -38,8 +38,12 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
     if verdict.fix:
         lines += pen.row("fix", verdict.fix) if is_prose(verdict.fix) else pen.rows("fix", verdict.fix)
     consequences = [f for f in report.findings if f.role == "consequence"]
-    for i, said in enumerate(_consequences(consequences)):
-        lines += pen.row("" if i else "led to" if causes else "symptoms", said)
+    for label, met in (
+        ("as well", [f for f in consequences if f.same_fault]),
+        ("led to" if causes else "symptoms", [f for f in consequences if not f.same_fault]),
+    ):
+        for i, said in enumerate(_consequences(met)):
+            lines += pen.row("" if i else label, said)
     others = _others(report)
     if others:
         lines += pen.row("also", others)

@@ -55,6 +55,7 @@ class FindingView:
     fix: str = ""
     references: tuple[str, ...] = ()
     explained_by: int | None = None  # FindingView.id of its cause
+    same_fault: bool = False  # `explained_by` did not cause it: it is the same fault in another place
     evidence: tuple[EvidenceView, ...] = ()
     query: str = ""  # SQL of the variant, or the inputs of a Python rule
     query_language: str = "sql"  # sql | inputs
