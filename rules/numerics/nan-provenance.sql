@@ -175,27 +175,36 @@ QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.ts_ns NULLS LAST, e
 ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: metrics
 WITH
+-- `told`: what a job says of its values in a flag, as `params_finite_after_step`, false where one of them is not finite.
 reading AS (
-    SELECT *
+    SELECT
+        *,
+        coalesce(unit, '') = 'bool' AS is_told,
+        CASE WHEN coalesce(unit, '') = 'bool' THEN value = 1 ELSE isfinite(value) END AS is_good
     FROM metric
-    WHERE name IN ('loss', 'grad_norm')
+    WHERE name IN ('loss', 'grad_norm') OR (unit = 'bool' AND regexp_matches(name, '(^|_)(is|all)?_?finite(_|$)'))
 ),
 course AS (
     SELECT
         proc_id,
         name,
-        count(*) FILTER (WHERE NOT isfinite(value)) AS n_bad,
-        max(step) FILTER (WHERE isfinite(value)) AS last_good_step
+        count(*) FILTER (WHERE NOT is_good) AS n_bad,
+        count(DISTINCT value) FILTER (WHERE NOT is_good) AS n_kinds,
+        max(step) FILTER (WHERE is_good) AS last_good_step,
+        max((artifact_id, row)) FILTER (WHERE is_good) AS last_good
     FROM reading
     GROUP BY proc_id, name
 ),
 lasting AS (
-    SELECT r.*
+    SELECT r.*, c.n_bad, c.n_kinds
     FROM reading AS r
     JOIN course AS c ON c.proc_id IS NOT DISTINCT FROM r.proc_id AND c.name = r.name
-    WHERE NOT isfinite(r.value)
-      AND (c.last_good_step IS NULL OR r.step IS NULL OR r.step > c.last_good_step)
-      AND (r.name = 'loss' OR c.n_bad >= $min_nonfinite_steps)
+    WHERE NOT r.is_good
+      AND (
+        c.last_good IS NULL
+        OR CASE WHEN r.step IS NULL OR c.last_good_step IS NULL THEN (r.artifact_id, r.row) > c.last_good ELSE r.step > c.last_good_step END
+      )
+      AND (r.name <> 'grad_norm' OR c.n_bad >= $min_nonfinite_steps)
       -- Infinite at a loss scale that never moves: that scale is at fault (numerics-scaler-stall), not an operator.
       AND NOT EXISTS (
         SELECT 1 FROM metric AS s
@@ -206,7 +215,13 @@ lasting AS (
         SELECT 1 FROM birth AS b JOIN proc AS p ON p.id = b.proc_id JOIN proc AS q ON q.attempt = p.attempt
         WHERE q.id = r.proc_id AND b.is_harmful AND (b.step <= r.step OR b.proc_id = r.proc_id)
       )
-    QUALIFY row_number() OVER (PARTITION BY r.proc_id ORDER BY r.step, CASE r.name WHEN 'loss' THEN 0 ELSE 1 END, r.artifact_id, r.row) = 1
+),
+-- A flag alone, as of gradients that a loss scaler skips, is no fault: a loss or a norm has to stay not finite too.
+earliest AS (
+    SELECT *
+    FROM lasting
+    QUALIFY bool_or(NOT is_told) OVER (PARTITION BY proc_id)
+        AND row_number() OVER (PARTITION BY proc_id ORDER BY step, CASE name WHEN 'loss' THEN 0 WHEN 'grad_norm' THEN 1 ELSE 2 END, artifact_id, row) = 1
 )
 SELECT
     artifact_id,
@@ -217,12 +232,17 @@ SELECT
     ts_ns,
     line,
     'Record the operators of the steps up to this one (forensics_recorder) or run them under torch.autograd.set_detect_anomaly(True): that names the operator. Then bound its operands, and check the batch of that step on this rank.' AS fix,
-    'the first value that is not finite is its ' || name AS what,
+    'the first value on record that is not finite is ' || CASE WHEN is_told THEN 'what ' || name || ' = false tells of' ELSE 'its ' || name END AS what,
     name AS metric,
     value,
-    '; it is ' || value || ' from there on, and no record tells which operator gave it' AS place,
+    CASE
+        WHEN is_told THEN ''
+        WHEN n_bad = 1 THEN '; it is ' || value
+        WHEN n_kinds = 1 THEN '; it is ' || value || ' from there on'
+        ELSE '; it is ' || value || ', and never finite again'
+    END || CASE WHEN is_told THEN '; no record tells which operator gave it' ELSE ', and no record tells which operator gave it' END AS place,
     name AS key
-FROM lasting
+FROM earliest
 ORDER BY step, artifact_id, row;
 -- variant: scale
 WITH
