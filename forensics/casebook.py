@@ -137,7 +137,7 @@ def timeline(con: duckdb.DuckDBPyConnection, citations: Citations, verdict: Verd
     rows = con.execute(
         """
         SELECT e.ts_ns, e.rank, coalesce(e.class, e.role),
-            coalesce(e.exception || ': ', '') || coalesce(e.message, e.signature), e.artifact_id, e.line, e.byte
+            error_text(e.exception, coalesce(e.message, e.signature)), e.artifact_id, e.line, e.byte
         FROM log AS e JOIN artifact AS a ON a.id = e.artifact_id
         WHERE e.ts_ns IS NOT NULL AND e.role IN ('primary', 'symptom', 'secondary')
           -- One axis: times of clocks that cannot be compared with it would stand in an order that nobody knows.

@@ -91,6 +91,7 @@ class Outcome:
     quoting: Set[int] = frozenset()
     last_words: Set[tuple[int, int]] = frozenset()  # artifact and line of exceptions in which a log of the job ends
     crashes: Sequence[Crash] = ()
+    handled: str | None = None  # errors that the job says it caught and went on after: how many, and the first
 
     @property
     def is_success(self) -> bool:
@@ -186,7 +187,10 @@ def _without_root(
     symptoms = [f for f in findings if f.severity in {"critical", "high"} and f.role == "symptom"]
     others = list(findings)
     if outcome.is_success and not symptoms and why is None:
-        sentence = f"The job completed and nothing is wrong in the evidence: {outcome.completed}"
+        n_asked = len({ruled.rule for ruled in common["ruled_out"]})  # type: ignore[attr-defined]
+        none = f"none of the {n_asked} rules that could judge it found" if n_asked > 1 else "no rule could find"
+        met = f"; on its way it went on after {outcome.handled}" if outcome.handled else ""
+        sentence = f"The job completed, and {none} a fault: {outcome.completed}{met}"
         return Verdict("healthy", sentence, others=others, reasons=[str(outcome.completed)], **common)  # type: ignore[arg-type]
     reasons = [_sentence(why)] if why else []
     if symptoms:
@@ -199,7 +203,8 @@ def _without_root(
         if tied := [a.evidence.label() for a in earliest.not_told_apart]:
             reasons.append(f"By the clocks, what is at {', '.join(tied)} may have come as early.")
     if outcome.failed:
-        reasons.append(_sentence(f"The job failed: {outcome.failed}"))
+        is_said = isinstance(earliest, Anomaly) and outcome.failed.endswith(f" ({earliest.evidence.label()})")
+        reasons.append("The job failed with it." if is_said else _sentence(f"The job failed: {outcome.failed}"))
     if isinstance(earliest, Anomaly) and earliest.weak:
         where = f"The line that is unlike all others is at {earliest.evidence.label()}: {earliest.message}"
         reasons.append(_sentence(f"No error is known in the logs. {where}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from forensics.diagnosis import Crash, Exit, Outcome, not_checked_rules
 from forensics.engine import Judgement, RuleRun
 from forensics.finding import Anomaly, Moment, NotChecked, RuledOut
 from forensics.models.testimony import quoting_artifacts
+from forensics.report.text import one_line
 from forensics.rule import Rule
 from forensics.states import SETTLED_BY, STRENGTHS
 
@@ -47,7 +48,25 @@ def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
     completed = [
         r for r in rows if r[0] == "completed" and r[7] and (r[1] == "proof" or last_failed.get(r[2], -1) < (r[3] or 0))
     ]
-    return replace(known, completed=_words(completed), failed=_words(failed))
+    return replace(known, completed=_words(completed), failed=_words(failed), handled=_handled(con, quoting))
+
+
+def _handled(con: duckdb.DuckDBPyConnection, quoting: Set[int]) -> str | None:
+    """Errors that a log of the job calls caught; a message that two catalogue entries name counts once."""
+    row = con.execute(
+        """
+        SELECT count(DISTINCT (e.artifact_id, e.line)), min_by((split_part(e.message, chr(10), 1), a.path, e.line),
+            (e.ts_ns IS NULL, e.ts_ns, e.artifact_id, e.row))
+        FROM log AS e JOIN artifact AS a ON a.id = e.artifact_id
+        WHERE e.fields ->> 'handled' = 'true' AND e.class <> 'exception.warning'
+          AND NOT list_contains(?::INTEGER[], e.artifact_id)
+        """,
+        [sorted(quoting)],
+    ).fetchone()
+    if row is None or not row[0]:
+        return None
+    n, (message, path, line) = row
+    return f'{"an error" if n == 1 else f"{n:,} errors, first"}, "{one_line(message, 160)}" ({path}:{line})'
 
 
 def _crashes(con: duckdb.DuckDBPyConnection) -> list[Crash]:
@@ -55,7 +74,7 @@ def _crashes(con: duckdb.DuckDBPyConnection) -> list[Crash]:
     rows = con.execute(
         """
         SELECT f.artifact_id, f.line, a.path,
-            e.exception || coalesce(': ' || left(split_part(e.message, chr(10), 1), 160), ''),
+            error_text(e.exception, briefly(split_part(e.message, chr(10), 1), 160)),
             (
                 SELECT list(DISTINCT [s.artifact_id, s.line] ORDER BY [s.artifact_id, s.line]) FROM log_event AS s
                 WHERE s.proc_id IS NOT DISTINCT FROM e.proc_id AND s.line IS NOT NULL
@@ -179,7 +198,7 @@ def earliest_anomaly(con: duckdb.DuckDBPyConnection, citations: Citations) -> An
         SELECT c.message, c.rank, c.ts_ns, c.artifact_id, c.line, c.byte, c.weak, c.proc_id,
             a.timeline, a.clock_error_ns, p.host, u.function || ' (' || u.file || ':' || u.line || ')', c.row
         FROM (
-            SELECT coalesce(exception || ': ', '') || coalesce(message, '') AS message,
+            SELECT error_text(exception, message) AS message,
                 rank, ts_ns, artifact_id, line, byte,
                 CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak, proc_id, stack_id, NULL AS row
             FROM log

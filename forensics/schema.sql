@@ -1438,6 +1438,9 @@ COMMENT ON COLUMN wait_evidence.rank IS 'Global rank that recorded the call';
 COMMENT ON COLUMN wait_evidence.artifact_id IS 'artifact.id';
 COMMENT ON COLUMN wait_evidence.row IS 'collective.row';
 
+-- What an error says, and a text of at most `n` characters that shows that it was cut.
+CREATE MACRO error_text(exception, message) AS concat_ws(': ', exception, nullif(message, ''));
+CREATE MACRO briefly(x, n) AS CASE WHEN length(x) > n THEN left(x, n - 1) || '…' ELSE x END;
 CREATE VIEW kernel AS
 SELECT s.*, n.text AS name FROM slice AS s JOIN string AS n ON n.id = s.name_id WHERE s.kind = 'kernel';
 CREATE VIEW device_work AS

@@ -82,3 +82,20 @@ def test_an_error_is_explained_by_what_explains_the_one_that_it_came_out_of(tmp_
     )
     verdict = analyze(job, tmp_path / "out").verdict
     assert [f.rule for f in verdict.root_causes] == ["distributed-config"]
+
+
+def test_an_error_that_the_job_went_on_after_is_told_of_a_healthy_job(tmp_path: Path) -> None:
+    oom = "CUDA out of memory. Tried to allocate 2.00 GiB."
+    (tmp_path / "train.log").write_text(
+        f"{STEPS}2026-03-01 10:00:06 WARNING caught: {oom}; skipping batch\n"
+        "2026-03-01 10:00:09 INFO step 3 loss 1.9\n2026-03-01 10:00:10 INFO Training completed successfully\n"
+    )
+    verdict = analyze(tmp_path / "train.log", tmp_path / "out").verdict
+    assert verdict.status == "healthy"
+    assert f'went on after an error, "caught: {oom}' in verdict.sentence and "(train.log:3)" in verdict.sentence
+
+
+def test_an_error_without_a_cause_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(STEPS + CRASH.replace("4x8", "4x8 " + "and so on " * 60))
+    said = " ".join(analyze(tmp_path / "train.log", tmp_path / "out").verdict.reasons)
+    assert said.count("mat1 and mat2") == 1 and said.endswith("The job failed with it.")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import duckdb
 
 from forensics.fleet.warehouse import rows_of
+from forensics.report.text import one_line
 
 _SHOWN = 5
 
@@ -61,7 +62,9 @@ def _new_causes(con: duckdb.DuckDBPyConnection, demand: Demand) -> Check:
         " WHERE state IN ('new', 'regressed') AND NOT (n_dismissed > 0 AND n_dismissed >= n_jobs)"
         " ORDER BY n_jobs_last_run DESC, incident",
     )
-    named = "".join(f"; {r['state']} {r['rule'] or 'unknown error'}: {r['message'][:160]}" for r in rows[:_SHOWN])
+    named = "".join(
+        f"; {r['state']} {r['rule'] or 'unknown error'}: {one_line(r['message'], 160)}" for r in rows[:_SHOWN]
+    )
     return Check("no new root cause", len(rows) <= demand.most_new, f"{len(rows)} new or regressed{named}")
 
 

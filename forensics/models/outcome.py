@@ -27,7 +27,7 @@ FROM (
     WHERE f.key = 'exit_code' AND f.number IS NOT NULL
     UNION ALL
     SELECT e.proc_id, coalesce(e.attempt, (SELECT attempt FROM last)), 'completed', 'strong', e.artifact_id, e.line,
-        e.ts_ns, left(e.message, 200)
+        e.ts_ns, briefly(e.message, 200)
     FROM log AS e
     WHERE e.class = 'outcome.completed' AND e.role <> 'noise'
     UNION ALL
@@ -39,7 +39,7 @@ FROM (
     UNION ALL
     SELECT e.proc_id, coalesce(e.attempt, (SELECT attempt FROM last)), 'failed',
         CASE WHEN e.source IN ('torchrun', 'mpi', 'slurm', 'kubernetes', 'kernel') THEN 'strong' ELSE 'indication' END,
-        e.artifact_id, e.line, e.ts_ns, coalesce(e.exception || ': ', '') || left(coalesce(e.message, ''), 200)
+        e.artifact_id, e.line, e.ts_ns, error_text(e.exception, briefly(e.message, 200))
     FROM log AS e
     WHERE e.role IN ('primary', 'symptom', 'secondary')
       AND (e.exception IS NOT NULL OR e.level = 'fatal' OR e.class LIKE 'sched.%' OR e.source = 'torchrun')

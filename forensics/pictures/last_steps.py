@@ -77,7 +77,7 @@ def _shown(name: str, value: float) -> str:
 def _events(con: duckdb.DuckDBPyConnection, first_step: int) -> dict[tuple[int, int], list[str]]:
     rows = con.execute(
         """
-        SELECT e.step, coalesce(e.rank, -1), coalesce(e.exception || ': ', '') || coalesce(e.message, e.signature)
+        SELECT e.step, coalesce(e.rank, -1), error_text(e.exception, coalesce(e.message, e.signature))
         FROM log AS e
         WHERE e.step >= ? AND e.role IN ('primary', 'symptom', 'secondary')
         ORDER BY e.step, e.rank, e.ts_ns, e.artifact_id, e.row LIMIT 500

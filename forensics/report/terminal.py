@@ -34,7 +34,7 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
     if verdict.culprit:
         lines += pen.row("where", ", ".join(f"{label} {value}" for label, value in verdict.culprit[:8]))
     causes = [f for f in report.findings if f.role in {"root", "independent"}]
-    lines += _causes(pen, causes, verdict.earliest_anomaly)
+    lines += _causes(pen, causes, None if verdict.status == "healthy" else verdict.earliest_anomaly)
     if verdict.fix:
         lines += pen.row("fix", verdict.fix) if is_prose(verdict.fix) else pen.rows("fix", verdict.fix)
     consequences = [f for f in report.findings if f.role == "consequence"]

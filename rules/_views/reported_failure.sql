@@ -24,7 +24,7 @@ SELECT
     e.exception,
     e.message,
     e.fields,
-    left(coalesce(e.exception || ': ', '') || coalesce(regexp_extract(e.message, '^[^\n]*'), e.signature), 240) AS said,
+    briefly(error_text(e.exception, coalesce(regexp_extract(e.message, '^[^\n]*'), e.signature)), 240) AS said,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
     EXISTS (
         SELECT 1 FROM log AS o

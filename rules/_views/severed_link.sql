@@ -12,7 +12,7 @@ told AS (
         x.line,
         x.host,
         'The driver (GPU ' || coalesce(x.pci, '?') || ')' AS where_found,
-        left(x.message, 200) AS said,
+        briefly(x.message, 200) AS said,
         x.timing = 'unknown' AS is_undated,
         'xid-' || x.xid AS key
     FROM driver_xid AS x
@@ -27,7 +27,7 @@ told AS (
         e.line,
         e.host,
         'The driver of the NVSwitch' AS where_found,
-        left(e.message, 200) AS said,
+        briefly(e.message, 200) AS said,
         TRUE AS is_undated,
         'sxid' AS key
     FROM log AS e

@@ -8,7 +8,7 @@ SELECT
     e.line,
     coalesce(e.fields ->> 'host', e.host) AS host,
     coalesce(' on ' || coalesce(e.fields ->> 'host', e.host), '') AS host_text,
-    left(e.message, 200) AS said,
+    briefly(e.message, 200) AS said,
     (e.ts_ns - s.end_ns) / 1e9 AS silent_s,
     'time-limit' AS key
 FROM log AS e

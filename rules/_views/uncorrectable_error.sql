@@ -12,7 +12,7 @@ fault AS (
         x.line,
         x.host,
         'The driver (GPU ' || coalesce(x.pci, '?') || ')' AS where_found,
-        left(x.message, 200) AS said,
+        briefly(x.message, 200) AS said,
         'xid-' || x.xid AS key,
         x.timing = 'unknown' AS is_undated
     FROM driver_xid AS x

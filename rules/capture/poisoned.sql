@@ -25,7 +25,7 @@ SELECT
     e.step,
     e.ts_ns,
     e.line,
-    left(e.message, 200) AS error,
+    briefly(e.message, 200) AS error,
     e.class AS key
 FROM log AS e
 WHERE e.class IN ('capture.invalidated', 'capture.rng', 'capture.alloc-during', 'capture.usage')

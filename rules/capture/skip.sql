@@ -39,7 +39,7 @@ said AS (
         c.rank,
         c.ts_ns,
         NULL AS line,
-        left(r.text, 200) AS reason,
+        briefly(r.text, 200) AS reason,
         false AS is_of_all
     FROM compile_event AS c
     JOIN string AS r ON r.id = c.reason_id

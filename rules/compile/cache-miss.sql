@@ -43,7 +43,7 @@ repeated AS (
     QUALIFY row_number() OVER (PARTITION BY proc_id, function_name, kind ORDER BY row DESC) = 1
 ),
 bypassed AS (
-    SELECT c.artifact_id, c.row, c.proc_id, c.rank, c.ts_ns, left(r.text, 200) AS reason
+    SELECT c.artifact_id, c.row, c.proc_id, c.rank, c.ts_ns, briefly(r.text, 200) AS reason
     FROM compile_event AS c
     JOIN string AS r ON r.id = c.reason_id
     WHERE c.kind = 'cache-bypass'
@@ -52,7 +52,7 @@ bypassed AS (
 SELECT
     artifact_id, row, 'compile_event' AS "table", proc_id, rank, ts_ns,
     'compiled ' || function_name || ' anew ' || n || ' times because '
-    || CASE kind WHEN 'identity' THEN 'it was given another object each time: ' WHEN 'type' THEN 'it was given an instance of another class each time: ' ELSE 'a mode was switched: ' END || left(guard, 160) AS what,
+    || CASE kind WHEN 'identity' THEN 'it was given another object each time: ' WHEN 'type' THEN 'it was given an instance of another class each time: ' ELSE 'a mode was switched: ' END || briefly(guard, 160) AS what,
     CASE kind
         WHEN 'type' THEN 'Define the class once, outside of the loop, or pass what its instances hold as tensors.'
         WHEN 'identity' THEN 'Build the object once and pass the same one to every call, or pass what it holds as tensors.'

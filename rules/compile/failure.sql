@@ -31,7 +31,7 @@ SELECT
     e.ts_ns,
     e.said,
     -- The wrapper's last line announces the error that it holds, which stands on the next one.
-    coalesce('; ' || coalesce(left(e.fields ->> 'inner', 200), left(i.exception || ': ' || split_part(i.message, chr(10), 1), 200)), '') AS within,
+    coalesce('; ' || coalesce(briefly(e.fields ->> 'inner', 200), CASE WHEN i.exception IS NOT NULL THEN briefly(error_text(i.exception, split_part(i.message, chr(10), 1)), 200) END), '') AS within,
     e.where_in_code,
     CASE WHEN e.completed THEN 'medium' ELSE 'critical' END AS severity,
     e.signature AS key,

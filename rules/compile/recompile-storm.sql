@@ -54,7 +54,7 @@ SELECT
     function_name,
     n_recompiles,
     total_ns,
-    left(guard, 200) AS guard,
+    briefly(guard, 200) AS guard,
     coalesce(' (' || file || ':' || line_of_code || ')', '') AS place,
     CASE WHEN total_ns >= 1e9 THEN ', which took ' || round(total_ns / 1e9, 1) || ' s' ELSE '' END AS cost,
     function_name || coalesce(' (' || file || ':' || line_of_code || ')', '') AS where_in_code,

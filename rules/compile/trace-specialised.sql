@@ -64,7 +64,7 @@ SELECT
     h.rank,
     h.step,
     h.ts_ns,
-    left(h.reason, 240) AS what,
+    briefly(h.reason, 240) AS what,
     CASE WHEN h.n > 1 THEN '; ' || h.n - 1 || ' more such places' ELSE '' END AS more,
     k.function || coalesce(' (' || k.file || ':' || k.line || ')', '') AS where_in_code,
     'medium' AS severity,

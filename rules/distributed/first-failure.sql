@@ -31,7 +31,7 @@ failure AS (
         coalesce(CAST(e.fields ->> 'rank' AS INTEGER), e.rank) AS failed_rank,
         a.clock_error_ns,
         e.class LIKE 'comm.%' OR e.role = 'symptom' OR e.role = 'secondary' AS is_echo,
-        coalesce(e.exception || ': ', '') || coalesce(e.message, e.signature, 'unknown error') AS error
+        error_text(e.exception, coalesce(e.message, e.signature, 'unknown error')) AS error
     FROM log AS e
     JOIN artifact AS a ON a.id = e.artifact_id
     WHERE e.role IN ('primary', 'symptom', 'secondary')
@@ -107,7 +107,7 @@ SELECT
     e.step,
     e.ts_ns,
     e.line,
-    left(e.error, 300) AS error,
+    briefly(e.error, 300) AS error,
     e.source <> 'torchrun' AND coalesce(e.fields ->> 'via', '') <> 'torchrun' AS is_own,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
     l.n_others AS n_other_failed_ranks,

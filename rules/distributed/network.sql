@@ -73,7 +73,7 @@ SELECT
     e.ts_ns,
     e.line,
     e.host,
-    left(e.message, 200) AS said,
+    briefly(e.message, 200) AS said,
     '' AS peer_text,
     '; ranks report broken connections' AS detail,
     [{'artifact_id': m.artifact_id, 'row': m.row, 'line': m.line, 'note': 'a connection that broke'}] AS evidence,

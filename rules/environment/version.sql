@@ -124,7 +124,7 @@ ORDER BY e.ts_ns, e.artifact_id, e.row;
 SELECT
     f.artifact_id,
     f.line,
-    left(f.value, 200) AS said,
+    briefly(f.value, 200) AS said,
     CASE
         WHEN f.value LIKE '%version mismatch%' THEN 'the loaded driver and the driver libraries are of two versions'
         ELSE 'the NVIDIA driver is not running'

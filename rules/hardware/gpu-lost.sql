@@ -49,7 +49,7 @@ SELECT
     f.artifact_id,
     f.line,
     coalesce(nullif(regexp_extract(f.value, '([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9a-fA-F])', 1), ''), '(unnamed)') AS pci,
-    left(f.value, 200) AS said,
+    briefly(f.value, 200) AS said,
     CASE WHEN p.n > 0 THEN '; the kernel counts ' || p.n || ' messages about PCIe errors' ELSE '' END AS detail,
     CASE
         WHEN p.n > 0

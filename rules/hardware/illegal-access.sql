@@ -62,7 +62,7 @@ SELECT
     e.ts_ns,
     e.call || ' returned ' || e.return_code || ' (' || e.meaning || ')' AS said,
     coalesce(' in ' || e.place, '') || CASE WHEN e.n_later > 0 THEN '; ' || e.n_later || ' later calls returned the same' ELSE '' END
-    || coalesce('; the last kernel recorded before it is ' || left(k.name, 200), '') AS detail,
+    || coalesce('; the last kernel recorded before it is ' || briefly(k.name, 200), '') AS detail,
     e.place AS where_in_code,
     -- A failing GPU gives 719 as well.
     CASE WHEN e.return_code = 719 THEN 'high' END AS severity,
@@ -122,7 +122,7 @@ SELECT
     x.ts_ns,
     x.line,
     x.host,
-    left(x.message, 200) AS said,
+    briefly(x.message, 200) AS said,
     '' AS detail,
     'xid-' || x.xid AS key
 FROM driver_xid AS x

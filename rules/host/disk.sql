@@ -94,7 +94,7 @@ SELECT
     e.ts_ns,
     e.line,
     e.host,
-    left(e.message, 200) AS said,
+    briefly(e.message, 200) AS said,
     '' AS detail,
     'Mount a volume for checkpoints and caches, or raise requests and limits of ephemeral-storage; what a container writes outside volumes counts.' AS remedy,
     e.fields ->> 'resource' AS key

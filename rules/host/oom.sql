@@ -46,7 +46,7 @@ SELECT
     e.line,
     e.host,
     e.fields ->> 'pid' AS victim_pid,
-    left(e.message, 200) AS what,
+    briefly(e.message, 200) AS what,
     e.signature AS key
 FROM log AS e
 LEFT JOIN proc AS p ON p.pid = CAST(e.fields ->> 'pid' AS BIGINT)
@@ -67,7 +67,7 @@ SELECT
     e.ts_ns,
     e.line,
     e.host,
-    left(e.message, 200) AS what,
+    briefly(e.message, 200) AS what,
     e.signature AS key
 FROM log AS e
 WHERE e.class = 'mem.host.oom'
@@ -84,7 +84,7 @@ SELECT
     e.ts_ns,
     e.line,
     e.host,
-    left(coalesce(e.exception || ': ', '') || e.message, 200) AS what,
+    briefly(error_text(e.exception, e.message), 200) AS what,
     e.signature AS key
 FROM log AS e
 WHERE e.class = 'mem.host.oom'

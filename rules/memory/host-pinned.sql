@@ -75,7 +75,7 @@ SELECT
     r.step,
     r.ts_ns,
     r.line,
-    'was refused pinned host memory in ' || w.function || ': ' || left(r.message, 120) AS said,
+    'was refused pinned host memory in ' || w.function || ': ' || briefly(r.message, 120) AS said,
     w.function || ' (' || w.file || ':' || w.line || ')' AS where_in_code,
     'refused' AS key
 FROM refused AS r

@@ -281,7 +281,7 @@ SELECT
     e.line,
     'Record the operators of the steps up to this one (forensics_recorder) or run them under torch.autograd.set_detect_anomaly(True): that names the operator. Then bound its operands, and check the batch of that step on this rank.' AS fix,
     'a value that was not finite is reported' AS what,
-    ': ' || left(e.message, 160) AS place,
+    ': ' || briefly(e.message, 160) AS place,
     e.signature AS key
 FROM log AS e
 WHERE e.signature = 'nonfinite-reported' AND e.role = 'evidence' AND coalesce(e.fields ->> 'handled', 'false') <> 'true'

@@ -81,9 +81,9 @@ SELECT
     coalesce(o.rank, p.rank) AS rank,
     coalesce(o.ts_ns, p.ts_ns) AS ts_ns,
     CASE WHEN o.row IS NULL THEN 'symptom' ELSE 'cause' END AS role,
-    CASE WHEN o.row IS NULL THEN 'something that is not on record' ELSE left(coalesce(o.exception || ': ', '') || split_part(o.message, chr(10), 1), 240) END AS first_error,
+    CASE WHEN o.row IS NULL THEN 'something that is not on record' ELSE briefly(error_text(o.exception, split_part(o.message, chr(10), 1)), 240) END AS first_error,
     coalesce(' at ' || o.where_in_code, '') || coalesce(' in ' || (o.fields ->> 'actor'), '') AS where_told,
-    '"' || left(d.said, 100) || '"' AS wrapper,
+    '"' || briefly(d.said, 100) || '"' AS wrapper,
     CASE WHEN b.n_failed > 0 THEN '; ' || b.n_failed || ' requests were answered with an error' ELSE '' END
     || CASE WHEN b.n_ill > 0 THEN '; ' || b.n_ill || ' health probes failed' ELSE '' END AS felt,
     o.where_in_code,
