@@ -254,3 +254,18 @@ def test_rules_that_lie_directly_in_a_folder_are_not_passed_over(tmp_path: Path)
     (tmp_path / "mine.sql").write_text("SELECT 1")
     with pytest.raises(RuleError, match="lies directly in the folder"):
         load_rules([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("batch", ("ROOTS...", "Exits with 0 when every job")),
+        ("collect", ("PIDS...",)),
+        ("review", ("[FINGERPRINT]",)),
+        ("diff", ("Exits with 1 when something differs",)),
+        ("rules explain", ("Further folder of rules",)),
+    ],
+)
+def test_help_names_arguments_and_exit_codes(command: str, said: tuple[str, ...]) -> None:
+    shown = " ".join(forensics(*command.split(), "--help").stdout.split())
+    assert "[ARGS" not in shown and all(text in shown for text in said)

@@ -26,11 +26,25 @@ _COMMANDS = {
     "checkpoint-collisions": "List stored keys that write the same parameter; a reversible patch keeps the first.",
     "collect": "Take evidence of a job that hangs now: stacks, waits, settings, device state.",
 }
+# What help says below the summary; every command exits with 2 where it could not run.
+_EXITS = {
+    "analyze": "Exits with 1 for a finding at or above --fail-on, 0 for none, 2 where it could not run or where there"
+    " are artifacts and none of them told anything. A job that failed without such a finding exits with 0.",
+    "diff": "Exits with 1 when something differs that both runs recorded, 0 when nothing does.",
+    "batch": "Exits with 0 when every job could be analyzed, whatever was found, 1 when some could not.",
+    "checkpoint-diff": "Exits with 1 when the states differ, 0 when every tensor is equal.",
+    "checkpoint-collisions": "Exits with 1 when there are collisions, 0 when there are none or after a patch.",
+}
+_USAGES = {
+    "batch": "Usage: forensics batch --out PATH [OPTIONS] ROOTS...",
+    "collect": "Usage: forensics collect --out PATH [OPTIONS] PIDS...",
+    "review": "Usage: forensics review [OPTIONS] CASE [FINGERPRINT]",
+}
 _GROUPS = {"rules", "fleet"}  # commands that have commands of their own
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point; exits 0, 1 (something at or above --fail-on) or 2 (usage or environment)."""
+    """Entry point; exits 0, 1 (something was found: each command says what) or 2 (usage or environment)."""
     # End like Ctrl-C does, so that what was built under a temporary name is removed; nohup has SIGHUP ignored.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -62,7 +76,12 @@ def _run(arguments: list[str] | None) -> None:
     )
     for name, summary in _COMMANDS.items():
         module = name.replace("-", "_")
-        app.command(f"forensics.cli.{module}:{'app' if name in _GROUPS else module}", name=name, help=summary)
+        app.command(
+            f"forensics.cli.{module}:{'app' if name in _GROUPS else module}",
+            name=name,
+            help=f"{summary}\n\n{_EXITS.get(name, '')}".rstrip(),
+            **({"usage": _USAGES[name]} if name in _USAGES else {}),
+        )
     try:
         _refuse_empty(sys.argv[1:] if arguments is None else arguments)
         code = app(arguments, exit_on_error=False, print_error=True)

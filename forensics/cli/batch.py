@@ -44,7 +44,8 @@ def batch(
     Parameters
     ----------
     roots
-        Folders with jobs, archives, or URLs that fsspec knows, such as s3://bucket/jobs.
+        Folders with jobs, archives, or URLs that fsspec knows, such as s3://bucket/jobs, which need the extra
+        torch-forensics[remote].
     out
         Folder of the fleet; made when it is not there.
     jobs

@@ -17,7 +17,13 @@ Folders = Annotated[list[Path] | None, Parameter(negative="")]
 
 @app.command(name="list")
 def list_rules(*, rules: Folders = None) -> int:
-    """List every rule with its severity, the evidence that its variants need, and its title."""
+    """List every rule with its severity, the evidence that its variants need, and its title.
+
+    Parameters
+    ----------
+    rules
+        Further folder of rules; may be given several times.
+    """
     from forensics.library import load_rules
 
     for rule in load_rules(rules or ()):
@@ -29,7 +35,15 @@ def list_rules(*, rules: Folders = None) -> int:
 
 @app.command
 def explain(rule: str, /, *, rules: Folders = None) -> int:
-    """Print what a rule proves, what it cannot, its thresholds and its SQL."""
+    """Print what a rule proves, what it cannot, its thresholds and its SQL.
+
+    Parameters
+    ----------
+    rule
+        Its name, as `forensics rules list` and reports show it.
+    rules
+        Further folder of rules; may be given several times.
+    """
     from forensics.library import load_rules
 
     known = {r.id: r for r in load_rules(rules or ())}
@@ -57,7 +71,15 @@ def explain(rule: str, /, *, rules: Folders = None) -> int:
 
 @app.command
 def new(rule: str, /, *, folder: Path = Path("rules")) -> int:
-    """Write the two files of a new rule, FAMILY-NAME, below a folder of rules."""
+    """Write the two files of a new rule, FAMILY-NAME, below a folder of rules.
+
+    Parameters
+    ----------
+    rule
+        Its name: the folder's, a dash, and the file's.
+    folder
+        Folder of rules; made when it is not there.
+    """
     from forensics.rule_cases import write_skeleton
 
     for path in write_skeleton(rule, folder):
@@ -67,7 +89,19 @@ def new(rule: str, /, *, folder: Path = Path("rules")) -> int:
 
 @app.command
 def test(*names: str, rules: Folders = None, fixtures: Path | None = None) -> int:
-    """Run the cases beside the rules: those that must fire and the near misses that must not."""
+    """Run the cases beside the rules: those that must fire and the near misses that must not.
+
+    Exits with 1 when a case failed.
+
+    Parameters
+    ----------
+    names
+        Rules to test; default all.
+    rules
+        Further folder of rules; may be given several times.
+    fixtures
+        Folder of whole jobs that the cases name.
+    """
     from forensics.rule_cases import run_cases
 
     results = run_cases(rules or (), names, fixtures, jobs=min(os.cpu_count() or 1, 8))
