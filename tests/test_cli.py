@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 from support import ROOT
 
 from forensics import __version__
+from forensics.cli.query import print_rows
 from forensics.errors import CaseError, ForensicsError, RuleError
 from forensics.ingest import Loaded
 from forensics.library import load_rules
@@ -269,3 +271,12 @@ def test_rules_that_lie_directly_in_a_folder_are_not_passed_over(tmp_path: Path)
 def test_help_names_arguments_and_exit_codes(command: str, said: tuple[str, ...]) -> None:
     shown = " ".join(forensics(*command.split(), "--help").stdout.split())
     assert "[ARGS" not in shown and all(text in shown for text in said)
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "\\x1b[2J"), (False, "\x1b[2J")])
+def test_csv_steers_no_terminal_and_is_left_as_it_is_in_a_file(
+    terminal: bool, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    print_rows(duckdb.sql("SELECT chr(27) || '[2J' AS a, 7 AS b"), "csv")
+    assert capsys.readouterr().out.splitlines() == ["a,b", f"{shown},7"]
