@@ -38,8 +38,8 @@ def brief(
     nodes, edges = _chain(verdict)
     ordered = _ordered(verdict, judgement)
     return view.Report(
-        title=name,
-        artifacts_name=name,
+        title=mask(name),
+        artifacts_name=mask(name),
         generated_by=f"forensics {__version__}",
         verdict=_verdict(verdict),
         findings=tuple(_finding(f, verdict, known[f.rule]) for f in ordered),
@@ -143,9 +143,9 @@ def _culprit(root: Finding) -> tuple[tuple[str, str], ...]:
         if value is not None and mask(str(value)) not in [known for _, known in rows[-1:]]:
             rows.append((label, mask(str(value))))
     if root.host and not any(label == "host" for label, _ in rows):
-        rows.append(("host", root.host))
+        rows.append(("host", mask(root.host)))
     if root.evidence:
-        rows.append(("evidence", root.evidence[0].label()))
+        rows.append(("evidence", mask(root.evidence[0].label())))
     return tuple(rows)
 
 
@@ -221,7 +221,7 @@ def _where(finding: Finding) -> str:
 def _set_aside(judgement: Judgement) -> list[view.WarningView]:
     return [
         view.WarningView(
-            f.evidence[0].artifact if f.evidence else "", f.rule, f"set aside: {mask(f.message)}", mask(why)
+            mask(f.evidence[0].artifact) if f.evidence else "", f.rule, f"{view.SET_ASIDE}{mask(f.message)}", mask(why)
         )
         for f, why in judgement.set_aside
     ]

@@ -58,7 +58,7 @@ def artifacts(con: duckdb.DuckDBPyConnection) -> tuple[view.ArtifactView, ...]:
     ).fetchall()
     return tuple(
         view.ArtifactView(
-            path, kind or "unknown", size, quality, procs or "", counts or "", tuple(mask(w) for w in warns or ())
+            mask(path), kind or "unknown", size, quality, procs or "", counts or "", tuple(mask(w) for w in warns or ())
         )
         for path, kind, size, quality, procs, counts, warns in rows
     )
@@ -72,7 +72,10 @@ def warnings(con: duckdb.DuckDBPyConnection) -> tuple[view.WarningView, ...]:
     ).fetchall()
     return tuple(
         view.WarningView(
-            path, f"line {line}" if line is not None else f"byte {byte}" if byte is not None else "", mask(text), hides
+            mask(path),
+            f"line {line}" if line is not None else f"byte {byte}" if byte is not None else "",
+            mask(text),
+            hides,
         )
         for path, line, byte, text, hides in rows
     )

@@ -12,6 +12,7 @@ from forensics.configuration import read_configuration, set_aside
 from forensics.engine import Judgement
 from forensics.errors import ForensicsError
 from forensics.pipeline import Settings, analyze
+from forensics.report.terminal import render_terminal
 
 SUPPRESS = '[[suppress]]\nrule = "gradients-stale"\nreason = "known, ticket 4711"\nexpires = 2999-01-31\n'
 
@@ -28,6 +29,7 @@ def test_a_suppressed_finding_is_no_cause_but_stays_listed_with_its_reason(tmp_p
     assert [f.rule for f in result.verdict.root_causes] == []
     assert any("ticket 4711" in w.hides and w.where == "gradients-stale" for w in result.report.warnings)
     assert b"ticket 4711" in (tmp_path / "out" / "report.json").read_bytes()
+    assert "set aside   1 finding, by suppressions of the settings: gradients-stale" in render_terminal(result.report)
 
 
 def test_an_expired_suppression_does_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import zipfile
 from pathlib import Path
@@ -31,14 +33,17 @@ def run(*arguments: str) -> int:
 @pytest.fixture(scope="module")
 def analyzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
-    (folder / "artifacts").mkdir()
-    (folder / "artifacts" / "rank0.log").write_text(LOG)
+    inside = folder / "artifacts" / SECRETS[1].decode()  # paths are texts of artifacts too
+    inside.mkdir(parents=True)
+    (inside / "rank0.log").write_text(LOG)
     run("analyze", str(folder / "artifacts"), "--out", str(folder / "out"), "--quiet", "--no-redact")
     assert SECRETS[0] in (folder / "out" / "report.json").read_bytes(), "--no-redact shows it"
     run("pack", str(folder / "out"), "--out", str(folder / "raw.zip"))
     first = json.loads((folder / "out" / "report.json").read_bytes())["findings"][0]["fingerprint"]
     assert run("review", str(folder / "out"), first[:8], "--confirm", "--note", "seen <b>twice</b>") == 0
-    run("analyze", str(folder / "artifacts"), "--out", str(folder / "out"), "--quiet")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        run("analyze", str(folder / "artifacts"), "--out", str(folder / "out"))
+    (folder / "printed.txt").write_text(printed.getvalue())
     return folder
 
 
@@ -46,7 +51,11 @@ def test_no_secret_is_in_page_json_or_pack(analyzed: Path, tmp_path: Path) -> No
     out = analyzed / "out"
     record(out, [Review("0" * 24, "open", "see password: hunter2hunter2")])
     assert run("pack", str(out), "--out", str(tmp_path / "a.zip")) == 0
-    held = {"page": (out / "report.html").read_bytes(), "json": (out / "report.json").read_bytes()}
+    held = {
+        "terminal": (analyzed / "printed.txt").read_bytes(),
+        "page": (out / "report.html").read_bytes(),
+        "json": (out / "report.json").read_bytes(),
+    }
     for archive in (tmp_path / "a.zip", analyzed / "raw.zip"):
         with zipfile.ZipFile(archive) as bundle:
             held |= {f"{archive.name}/{name}": bundle.read(name) for name in bundle.namelist()}

@@ -57,8 +57,9 @@ def analyze(
     format
         How the result is printed: text, markdown (for a ticket), json (report.json), sarif, junit.
     redact
-        Mask tokens, passwords and names of home folders in all that is written; --no-redact shows the texts of
-        artifacts as they are. Settings with secret names are masked as they are read, either way.
+        Mask tokens, passwords and names of home folders in what is printed, report.html and report.json;
+        --no-redact shows the texts of artifacts as they are. case.duckdb and its cache hold them as they are either
+        way, but for settings with secret names, which are masked as they are read: `forensics pack` masks a case too.
     quiet
         Print nothing.
     """

@@ -7,7 +7,7 @@ import textwrap
 from forensics.report import text
 from forensics.report.outline import outline
 from forensics.report.page import gaps, is_prose, unsaid_reason
-from forensics.report.view import EvidenceView, FindingView, Report, VerdictView
+from forensics.report.view import SET_ASIDE, EvidenceView, FindingView, Report, VerdictView
 
 _STATUS = {"root-cause": "ROOT CAUSE", "independent": "INDEPENDENT CAUSES", "healthy": "HEALTHY"}
 _COLOURS = {"root-cause": "1;31", "independent": "1;31", "healthy": "1;32"}
@@ -47,6 +47,12 @@ def render_terminal(report: Report, *, colour: bool = False, width: int = 100) -
     others = _others(report)
     if others:
         lines += pen.row("also", others)
+    covered = [w for w in report.warnings if w.message.startswith(SET_ASIDE)]
+    if covered:
+        kinds = ", ".join(dict.fromkeys(w.where for w in covered[:_MAX_KINDS]))
+        lines += pen.row(
+            "set aside", f"{text.plural(len(covered), 'finding')}, by suppressions of the settings: {kinds}"
+        )
     lines += pen.row("looked at", _looked_at(report))
     lines += pen.row("time limit", report.time_limit) if report.time_limit else []
     if verdict.status == "not-established":

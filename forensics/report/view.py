@@ -130,6 +130,9 @@ class ArtifactView:
     warnings: tuple[str, ...] = ()
 
 
+SET_ASIDE = "set aside: "  # begins the warning of a finding that a suppression covers
+
+
 @dataclass(frozen=True)
 class WarningView:
     artifact: str
