@@ -24,7 +24,7 @@ from forensics.errors import ForensicsError
 from forensics.formats import formats
 from forensics.leftovers import remove_leftovers, temporary_folder
 from forensics.loading import load_artifact
-from forensics.parquet_sink import LAYOUT, ParquetSink, add_warning
+from forensics.parquet_sink import ParquetSink, add_warning, layout
 
 _SCRATCH = "loading-"
 
@@ -168,7 +168,7 @@ def _cached(entry: Path) -> dict[str, Any] | None:
     try:
         meta: dict[str, Any] = orjson.loads((entry / "meta.json").read_bytes())
         parts = [(entry / name, size) for name, size in meta["sizes"].items()]
-        whole = all(path.stat().st_size == size for path, size in parts) and meta["layout"] == LAYOUT
+        whole = all(path.stat().st_size == size for path, size in parts) and meta["layout"] == layout()
     except (OSError, orjson.JSONDecodeError, KeyError, AttributeError, TypeError):
         return None
     return meta if whole else None

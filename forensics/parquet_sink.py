@@ -6,10 +6,12 @@ that loads has died: `recover` makes the entry that the dead process did not fin
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,16 +19,23 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forensics.case import conform, intern
+from forensics.case import case_columns, conform, intern
 from forensics.states import CAPABILITIES, QUALITIES
 
 # Columns of numbers that grow from row to row, or are as good as random.
 _GROWING = {"row", "ts_ns", "dur_ns", "launch_row", "parent_row", "forward_row", "line", "byte", "correlation", "addr"}
-LAYOUT = 2  # of an entry's files; entries of another one are written anew
+_FILES = 2  # raised when an entry's files are laid out otherwise
 _SMALL_ROWS = 20_000  # batches below this are gathered into one file per table
 _WIDTH = {"pid": 63, "start_ns": 63, "end_ns": 63}  # bits of proc's wide columns; the others are INTEGER
 _JOURNAL = "said.jsonl"
 _MAX_SAID = 200_000  # warnings, facts and capabilities of one artifact, each
+
+
+@lru_cache(maxsize=1)
+def layout() -> str:
+    """What an entry's files and their columns are like; entries of another layout are written anew."""
+    columns = orjson.dumps(case_columns(), option=orjson.OPT_SORT_KEYS)
+    return f"{_FILES}-{hashlib.blake2b(columns, digest_size=8).hexdigest()}"
 
 
 def storable(value: Any, bits: int = 63) -> Any:
@@ -188,7 +197,7 @@ class ParquetSink:
             "warnings": self.warnings,
             "facts": self.facts,
             "tables": self.tables,
-            "layout": LAYOUT,
+            "layout": layout(),
             "sizes": {path.name: path.stat().st_size for path in sorted(self.folder.glob("*.parquet"))},
         }
         (self.folder / "meta.json").write_bytes(orjson.dumps(meta))

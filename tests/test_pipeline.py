@@ -254,8 +254,10 @@ def test_a_damaged_cache_is_read_anew(tmp_path: Path) -> None:
     (entries[0] / "meta.json").write_text("{}")
     damaged = next(path for entry in entries[1:] for path in entry.glob("*.parquet"))
     damaged.write_bytes(damaged.read_bytes()[:-10])
+    other = next(entry for entry in entries[1:] if entry != damaged.parent) / "meta.json"  # of a case of other columns
+    other.write_text(json.dumps(json.loads(other.read_text()) | {"layout": "2-0000000000000000"}))
     result = analyze(STEP_217, tmp_path)
-    assert result.n_parsed == 2
+    assert result.n_parsed == 3
     assert [f.rule for f in result.verdict.root_causes] == ["numerics-nan-provenance"]
 
 
