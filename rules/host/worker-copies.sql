@@ -8,7 +8,7 @@ of the record, while the main process, where it is sampled, keeps its size."""
 cannot_prove = """
 What grows. Forked workers share the parent's Python objects until they touch them, and reading one changes its reference
 count: so each worker comes to hold a copy of a large list or frame. A cache or a leak in the data set looks the same."""
-message = "{n_workers:# worker grew|# workers grew} from {first_bytes:bytes} to {last_bytes:bytes} in all{detail}"
+message = "{n_workers:# worker grew|# workers grew} from {first_bytes:bytes} to {last_bytes:bytes} in all, by the means of the first and the last quarter of the record{detail}"
 fix = "Hold the samples outside of Python objects (NumPy arrays, torch tensors, Arrow, a memory-mapped file) instead of lists, dicts or object columns, or open them in each worker; look for caches in the data set; persistent_workers=False frees the copies after each epoch."
 causes = [{ state = "host-full", of = "host" }]
 references = ["https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading", "https://github.com/pytorch/pytorch/issues/13246"]
@@ -57,6 +57,8 @@ process AS (
         is_main,
         min(row) AS row,
         min(line) AS line,
+        max(row) AS last_row,
+        max(line) AS last_line,
         avg(value) FILTER (WHERE quarter = 1) AS q1,
         avg(value) FILTER (WHERE quarter = 2) AS q2,
         avg(value) FILTER (WHERE quarter = 3) AS q3,
@@ -73,6 +75,10 @@ SELECT
     CAST(sum(w.q1) AS BIGINT) AS first_bytes,
     CAST(sum(w.q4) AS BIGINT) AS last_bytes,
     CASE WHEN max(m.q1) IS NOT NULL THEN '; the main process kept its size' ELSE '' END AS detail,
+    [
+        {'artifact_id': w.artifact_id, 'row': min(w.row), 'line': min(w.line), 'note': 'the first sample'},
+        {'artifact_id': w.artifact_id, 'row': max(w.last_row), 'line': max(w.last_line), 'note': 'the last sample'}
+    ] AS evidence,
     'worker-copies' AS key
 FROM process AS w
 LEFT JOIN process AS m ON m.artifact_id = w.artifact_id AND m.is_main

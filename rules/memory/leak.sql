@@ -129,10 +129,10 @@ SELECT
     r.slope_high_bytes,
     CASE WHEN format_bytes(CAST(r.slope_low_bytes AS BIGINT)) = format_bytes(CAST(r.slope_high_bytes AS BIGINT)) THEN 'the same each time' ELSE format_bytes(CAST(r.slope_low_bytes AS BIGINT)) || ' to ' || format_bytes(CAST(r.slope_high_bytes AS BIGINT)) || ', 95 %' END AS certainty,
     CASE WHEN r.has_steps THEN 'step' ELSE 'sample' END AS per,
-    ': ' || r.name || ' rose from ' || format_bytes(CAST(r.first_bytes AS BIGINT)) || ' to '
-        || format_bytes(CAST(r.last_bytes AS BIGINT))
+    ': ' || r.name || ' rose from about ' || format_bytes(CAST(r.first_bytes AS BIGINT)) || ' to about '
+        || format_bytes(CAST(r.last_bytes AS BIGINT)) || ' by the line through ' || r.n_samples || ' samples'
         || CASE r.quantity
-            WHEN 'worker' THEN ', as that of ' || r.n_alike || ' data loader workers; the main process does not grow with them'
+            WHEN 'worker' THEN ', as that of ' || r.n_alike || ' data loader workers of it; its main process does not grow with them'
             WHEN 'main' THEN ' of resident host memory'
             ELSE ''
         END AS told,
