@@ -131,8 +131,8 @@ def main() -> None:
         print(f"Brier score without the {apart} in hand: {score}; of one figure for all: {base}")
     if "--write" in words:
         note = (
-            f"measured on {len(named)} verdicts over {n_cases} labelled cases, most known while the rules were "
-            "written, each failing one also without the rules that know its cause"
+            f"on {n_cases} labelled cases, most known while the rules were written, "
+            "each failing one judged with all rules and without those that know its cause"
         )
         stored = {"root_cause_is_right": figures(named), "counts": counts, "brier": scores["case"], "note": note}
         STORED.write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")

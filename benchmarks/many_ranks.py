@@ -27,9 +27,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 def log_of(rank: int, world: int, size: int, calls: int, at_fault: bool, drawn: random.Random) -> str:
     host, local = f"node-{rank // 8:04d}", rank % 8
-    lines = [
-        f"{host}:{4000 + local}:{4100 + local} [{local}] NCCL INFO comm {drawn.getrandbits(40):#x} rank {rank} nranks {world}"
-    ]
+    comm = f"comm {drawn.getrandbits(40):#x} rank {rank} nranks {world}"
+    lines = [f"{host}:{4000 + local}:{4100 + local} [{local}] NCCL INFO {comm}"]
     n_bytes, n = len(lines[0]), 0
     while n_bytes < size:
         n += 1
@@ -37,7 +36,7 @@ def log_of(rank: int, world: int, size: int, calls: int, at_fault: bool, drawn: 
         if n % 20 == 0:
             said = f"step {n // 20} loss {2 + drawn.random():.4f} grad_norm {drawn.random():.3f} lr 3.0e-04"
         elif n % 20 < 6:
-            said = f"loader: shard {drawn.randrange(10_000)} at {drawn.getrandbits(32)} read in {drawn.random() * 90:.1f} ms"
+            said = f"loader: shard {drawn.randrange(10_000)} read in {drawn.random() * 90:.1f} ms"
         else:
             said = f"cache: {drawn.randrange(4096)} of 4096 blocks in use, {drawn.randrange(100)} evicted since then"
         lines.append(f"{stamp} [rank {rank}] INFO {said}")

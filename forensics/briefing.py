@@ -107,7 +107,7 @@ def confidence_note(root: Finding | None) -> str:
     if root.confidence is None or root.grade is None:
         return "not calibrated: no labelled case has such a cause"
     n = measured["counts"][root.grade]
-    return f"{n['right']} of {n['of']} such verdicts were right ({GRADES[root.grade]}); {measured['note']}"
+    return f"Of {n['of']} verdicts like this one ({GRADES[root.grade]}) {n['right']} were right; {measured['note']}"
 
 
 def confidence_range(root: Finding | None) -> tuple[float, float] | None:

@@ -11,6 +11,7 @@ from forensics.citations import Citations
 from forensics.finding import Evidence, Verdict
 from forensics.redact import mask
 from forensics.report import view
+from forensics.report.text import one_line
 
 MAX_TIMELINE = 300
 MAX_SERIES = 24
@@ -156,14 +157,14 @@ def timeline(con: duckdb.DuckDBPyConnection, citations: Citations, verdict: Verd
     moments, shown_on = [], {row[4] for row in rows}
     for ts, rank, kind, label, artifact_id, line, byte in rows:
         cited = citations.cite({"artifact_id": artifact_id, "line": line, "byte": byte, "text": label})
-        shown = mask(" ".join(str(label).split()))[:240]
+        shown = one_line(mask(str(label)), 240)
         moments.append(view.Moment(ts, rank, kind, shown, evidence_view(cited) if cited else None))
     # The cause stands in its place, also where no log has a line of it.
     axis = con.execute("SELECT DISTINCT timeline FROM artifact WHERE id = ANY(?)", [list(shown_on)]).fetchall()
     for root in verdict.root_causes:
         if root.ts_ns is not None and root.evidence and (not axis or (root.timeline,) in axis):
             place = evidence_view(root.evidence[0])
-            moments.append(view.Moment(root.ts_ns, root.rank, "root cause", mask(root.message)[:240], place))
+            moments.append(view.Moment(root.ts_ns, root.rank, "root cause", one_line(mask(root.message), 240), place))
     return tuple(sorted(moments, key=lambda moment: moment.ts_ns))
 
 

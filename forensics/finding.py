@@ -9,8 +9,8 @@ from typing import Any
 
 # What the confidence of a root cause is measured by, and what that says of it.
 GRADES = {
-    "own": "nothing else brings such a cause about",
-    "open": "another fault can bring such a cause about, and none was found",
+    "own": "nothing else is known to bring it about",
+    "open": "another fault can lie behind it, and none was found",
 }
 
 

@@ -7,7 +7,7 @@ import duckdb
 from forensics.finding import format_duration
 from forensics.redact import mask
 from forensics.report.pictures import LastStep, LastSteps
-from forensics.report.text import number
+from forensics.report.text import number, one_line
 
 N_STEPS = 10
 MAX_RANKS = 8
@@ -87,7 +87,7 @@ def _events(con: duckdb.DuckDBPyConnection, first_step: int) -> dict[tuple[int, 
     found: dict[tuple[int, int], list[str]] = {}
     for step, rank, said in rows:
         kept = found.setdefault((step, rank), [])
-        text = mask(" ".join(str(said).split()))[:160]
+        text = one_line(mask(str(said)), 160)
         if len(kept) < _MAX_EVENTS and text not in kept:
             kept.append(text)
     return found

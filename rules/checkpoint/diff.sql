@@ -4,11 +4,12 @@ severity = "info"
 scope = "job"
 proves = """
 Between the first and the last state that were saved under one name: which tensors are equal to the bit, which moved, and
-which are in one of them alone; weights whose norm doubled or halved. Where all weights of all files are equal, nothing was
-learned between the two, whatever the loss said. States of optimizers do not count."""
+which are in one of them alone; weights whose norm doubled or halved. Where all weights of all files are equal, the later
+file holds nothing of what was trained between the two. States of optimizers do not count."""
 cannot_prove = """
 How far a tensor moved exactly: that is told from up to 64 of its elements (forensics checkpoint-diff A B tells the whole
-distances). Why nothing moved, and whether what stayed was meant to."""
+distances). Why nothing moved, whether what stayed was meant to, and where nothing moved at all, whether the training moved
+nothing or something else than what it trained was saved: a loss that falls meanwhile speaks for the latter."""
 message = "{file}, step {step_a} to {step}: {told}"
 fix = "{advice}"
 causes = []
@@ -23,6 +24,11 @@ why = "a warm-up may begin with steps that are too small for the weights' type"
 value = 2.0
 unit = "larger / smaller norm of a matrix"
 why = "weights that train soundly keep their norm within some percent from one saved state to the next"
+
+[thresholds.min_fall]
+value = 0.2
+unit = "fall of the median loss from the first third between both states to the last, as a share of it"
+why = "noise of batches moves a median of several values by less; weights that stay give no lasting fall"
 
 [variant.files]
 needs = ["checkpoint"]
@@ -129,6 +135,20 @@ summed AS (
     FROM compared
     GROUP BY series
 ),
+-- The loss between both states, where at least six values of it are on record.
+placed_loss AS (
+    SELECT p.series, m.value, ntile(3) OVER (PARTITION BY p.series ORDER BY m.step, m.artifact_id, m.row) AS third
+    FROM pair AS p JOIN metric AS m ON m.name = 'loss' AND m.step > p.step_a AND m.step <= p.step AND isfinite(m.value)
+),
+fallen AS (
+    SELECT
+        series,
+        median(value) FILTER (WHERE third = 1) AS loss_a,
+        median(value) FILTER (WHERE third = 3) AS loss_b
+    FROM placed_loss
+    GROUP BY series
+    HAVING count(*) >= 6 AND loss_a > 0 AND loss_b <= (1 - $min_fall) * loss_a
+),
 judged AS (
     SELECT
         s.*,
@@ -146,6 +166,7 @@ SELECT
     j.n_equal,
     j.n AS n_tensors,
     CASE WHEN j.is_still THEN 'no weight moved: all ' || j.n_equal || ' tensors are equal to the bit'
+            || coalesce(printf(', while the loss fell from %.3g to %.3g', l.loss_a, l.loss_b), '')
         ELSE j.n_moved || ' of ' || j.n || ' tensors moved, ' || j.n_equal || ' unchanged'
             || CASE WHEN j.n_new > 0 THEN ', ' || j.n_new || ' came' ELSE '' END
             || CASE WHEN j.n_gone > 0 THEN ', ' || j.n_gone || ' went' ELSE '' END
@@ -158,8 +179,11 @@ SELECT
                 ELSE ''
             END
     END AS told,
-    CASE WHEN j.is_still
-        THEN 'Check that the weights are in the optimizer, that optimizer.step() runs and is not skipped, and that rate times gradient is not below the resolution of the weights'' type (bfloat16: 1/256 of the weight).'
+    CASE
+        WHEN j.is_still AND l.series IS NOT NULL
+            THEN 'The loss fell, so something was trained: look whether what is saved is that. A state_dict() that is taken once and kept, a copy of the model (deepcopy, EMA, the module before it was wrapped) or a file that an earlier run left gives the same weights each time.'
+        WHEN j.is_still
+            THEN 'Check that the weights are in the optimizer, that optimizer.step() runs and is not skipped, and that rate times gradient is not below the resolution of the weights'' type (bfloat16: 1/256 of the weight).'
         ELSE 'forensics checkpoint-diff A B shows both states as a tree, with distances.'
     END AS advice,
     CASE WHEN j.is_still THEN 'high' END AS severity,
@@ -171,6 +195,7 @@ FROM judged AS j
 JOIN pair AS p ON p.series = j.series
 JOIN checkpoint_file AS f ON f.artifact_id = p.b
 LEFT JOIN tree AS t ON t.series = j.series
+LEFT JOIN fallen AS l ON l.series = j.series
 -- Weights that all moved a little are what training does.
 WHERE j.is_still OR j.n_far > 0 OR (j.n_moved > 0 AND j.n_equal + j.n_new + j.n_gone + j.n_reshaped > 0)
 ORDER BY j.is_still DESC, p.b;

@@ -5,7 +5,7 @@ proves = """
 The operator named is the first of the recorded steps, over all recorded ranks, whose output is not finite although its
 inputs are, or are masks, and what it gave reached the loss or a gradient (tensor statistics; where the recording lacks
 what would show it, the first place that it has, said as such); or the first backward whose result was NaN (anomaly mode);
-or the first step at which the loss was not finite (metrics). Which of these, the variant says."""
+or the first step at which the loss was not finite (metrics)."""
 cannot_prove = """
 Why the operands were what they were: bad data, a diverging run and a wrong formula give the same first operator."""
 message = "{who}: {what}{at_step}{place}"

@@ -115,9 +115,18 @@ place AS (
     SELECT * FROM said_or_counted
     QUALIFY row_number() OVER (ORDER BY preference, ts_ns NULLS LAST, artifact_id, row) = 1
 ),
+-- What the figures of the sentence are read off: the last count, and the fullest moment.
+last_place AS (
+    SELECT * FROM said_or_counted
+    QUALIFY row_number() OVER (ORDER BY preference, ts_ns DESC NULLS LAST, artifact_id DESC, row DESC) = 1
+),
+fullest AS (
+    SELECT * FROM filled
+    QUALIFY row_number() OVER (ORDER BY kv_usage DESC, ts_ns NULLS LAST, artifact_id, row) = 1
+),
 thrown_out AS (
     SELECT
-        p.artifact_id, p.row, p.line, p.proc_id, p.ts_ns, p."table",
+        z.artifact_id, z.row, z.line, z.proc_id, p.ts_ns, z."table",
         'performance' AS role,
         CASE WHEN greatest(t.n, c.n) >= $lost_ratio * c.n_finished THEN 'high' ELSE 'medium' END AS severity,
         'strong' AS strength, ['throughput-low'] AS causes,
@@ -136,8 +145,14 @@ thrown_out AS (
                 || ', or give the cache more memory: gpu_memory_utilization'
                 || coalesce(' above ' || (SELECT number FROM serving_setting WHERE key = 'memory_share'), '') || ', tensor_parallel_size, kv_cache_dtype fp8.'
         END AS advice,
-        3 AS preference
+        3 AS preference,
+        list_filter([
+            {'artifact_id': p.artifact_id, 'row': p.row, 'line': p.line, 'note': 'the first time'},
+            {'artifact_id': f.artifact_id, 'row': f.row, 'line': f.line, 'note': 'the fullest moment'}
+        ], LAMBDA e: e.artifact_id IS NOT NULL) AS evidence
     FROM place AS p
+    CROSS JOIN last_place AS z
+    LEFT JOIN fullest AS f ON true
     CROSS JOIN told AS t
     CROSS JOIN counted AS c
     CROSS JOIN state AS s
