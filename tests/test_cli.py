@@ -223,7 +223,9 @@ def test_what_the_terminal_cannot_show_is_spelt_out() -> None:
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_command_by_way_of_what_cleans_up(number: signal.Signals) -> None:
     code = (
-        "import os, sys; from forensics import cli\n"
+        "import os, signal; from forensics import cli\n"
+        # What runs these tests may have been started by nohup, which has children ignore SIGHUP.
+        f"signal.signal({int(number)}, signal.default_int_handler if {int(number)} == 2 else signal.SIG_DFL)\n"
         f"def ended(_):\n    try:\n        os.kill(os.getpid(), {int(number)})\n        import time; time.sleep(9)\n"
         "    finally:\n        print('cleaned')\n"
         "cli._run = ended; cli.main([])"
