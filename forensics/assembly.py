@@ -11,10 +11,21 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from forensics.case import DERIVED_TABLES, EVENT_TABLES, arrow_type, case_columns, create_case, load_table
+from forensics.case import (
+    DERIVED_TABLES,
+    EVENT_TABLES,
+    MEMORY_LIMIT,
+    affordable,
+    arrow_type,
+    case_columns,
+    create_case,
+    load_table,
+)
 from forensics.deadline import Deadline
 from forensics.discovery import Hints
+from forensics.errors import CaseError
 from forensics.ingest import Loaded
+from forensics.loading import no_space
 from forensics.models import DERIVATIONS
 from forensics.models.processes import Mention, Node, Processes, identify_processes
 
@@ -54,15 +65,21 @@ def assemble_case(
         _insert(con, "fact", [row for a, i in enumerate(loaded) for row in _fact_rows(a, i, processes)])
         told = [m.artifact_id for m in mentions if m.known.get("attempt") is not None]
         con.execute("CREATE TEMP TABLE attempt_told AS SELECT DISTINCT unnest(?::INTEGER[]) AS artifact_id", [told])
-        missing = _fill(con, loaded, until)
+        missing = _fill(con, loaded, until, None if memory_limit else affordable(MEMORY_LIMIT))
         con.execute("CHECKPOINT investigation")
     finally:
         con.close()
     return missing
 
 
-def _fill(con: duckdb.DuckDBPyConnection, loaded: Sequence[Loaded], deadline: Deadline) -> list[str]:
-    """Loads events and derives; what lacks for want of time is returned."""
+def _fill(
+    con: duckdb.DuckDBPyConnection, loaded: Sequence[Loaded], deadline: Deadline, more_memory: str | None
+) -> list[str]:
+    """Loads events and derives; what lacks for want of time is returned.
+
+    A step that needs more memory than the database has is done again with `more_memory`; CaseError where that is None
+    or does not do.
+    """
     steps: dict[str, Callable[[], None]] = {}
     for table in ("string", "stack", *EVENT_TABLES, *DERIVED_TABLES):
         parts = [(aid, part) for aid, item in enumerate(loaded) for part in item.tables().get(table, [])]
@@ -71,20 +88,41 @@ def _fill(con: duckdb.DuckDBPyConnection, loaded: Sequence[Loaded], deadline: De
     steps.update({derive.__name__: partial(derive, con) for derive in DERIVATIONS})
     missing = []
     for name, step in steps.items():
-        if not deadline.expired():
-            con.begin()  # what is interrupted half-way, as a shift of clocks, must not remain
+        if deadline.expired():
+            missing.append(name)
+            continue
+        try:
+            done = _try(con, step, deadline)
+        except duckdb.OutOfMemoryException as error:
             try:
-                with deadline.interrupting(con):
-                    step()
-                con.commit()
-                continue
-            except duckdb.Error:
-                with contextlib.suppress(duckdb.Error):  # a full disk has ended the transaction already
-                    con.rollback()
-                if not deadline.expired():
+                if more_memory is None or no_space(error):
                     raise
-        missing.append(name)
+                con.execute("SET memory_limit = ?", [more_memory])
+                done = _try(con, step, deadline)
+            except duckdb.OutOfMemoryException as final:
+                if no_space(final):
+                    raise
+                said = str(final).partition("\n")[0]
+                raise CaseError(f"{name}: {said}; expected more room: raise --memory-limit") from final
+        if not done:
+            missing.append(name)
     return missing
+
+
+def _try(con: duckdb.DuckDBPyConnection, step: Callable[[], None], deadline: Deadline) -> bool:
+    """Whether the step ended in time; what is interrupted half-way, as a shift of clocks, does not remain."""
+    con.begin()
+    try:
+        with deadline.interrupting(con):
+            step()
+        con.commit()
+    except duckdb.Error:
+        with contextlib.suppress(duckdb.Error):  # a full disk has ended the transaction already
+            con.rollback()
+        if not deadline.expired():
+            raise
+        return False
+    return True
 
 
 def _mentions(artifact_id: int, item: Loaded) -> list[Mention]:

@@ -106,16 +106,22 @@ def connect(path: Path | None = None, *, read_only: bool = False, **config: Any)
     Where the process itself has a bound on its memory, the database takes at most half of what is left of it.
     """
     options: dict[str, Any] = {**_OFFLINE, **{k: v for k, v in config.items() if v is not None}}
-    spare = spare_bytes()
-    if spare is not None:
-        asked = parse_size(str(options.get("memory_limit"))) or spare
-        options["memory_limit"] = f"{max(min(asked, spare // 2) >> 20, _LEAST_MIB)}MiB"
+    if (limit := affordable(options.get("memory_limit"))) is not None:
+        options["memory_limit"] = limit
     try:
         return duckdb.connect(str(path) if path else ":memory:", read_only=read_only, config=options)
     except duckdb.Error as error:
         raise CaseError(
             f"{path}: cannot be opened ({error}); expected a case written by `forensics analyze`"
         ) from error
+
+
+def affordable(limit: str | None) -> str | None:
+    """The memory limit for a database as asked for, or what the bound of the process itself leaves for one."""
+    spare = spare_bytes()
+    if spare is None:
+        return limit
+    return f"{max(min(parse_size(str(limit)) or spare, spare // 2) >> 20, _LEAST_MIB)}MiB"
 
 
 @lru_cache(maxsize=1)

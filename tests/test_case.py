@@ -154,3 +154,21 @@ def test_files_of_one_content_give_each_artifact_its_rows_once(tmp_path: Path) -
     counted = con.execute("SELECT artifact_id, rank, count(*) FROM sample GROUP BY ALL ORDER BY ALL").fetchall()
     con.close()
     assert counted == [(0, 0, 2), (1, 1, 2), (2, 2, 2)]
+
+
+def _hungry(con: duckdb.DuckDBPyConnection) -> None:
+    con.execute("CREATE TEMP TABLE kept AS SELECT list(i::VARCHAR || 'x' ORDER BY i) AS l FROM range(1500000) AS r (i)")
+
+
+@pytest.mark.parametrize("more", ["600MB", "60MB"])
+def test_a_step_that_needs_more_memory_gets_it_once_and_else_says_what_to_do(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forensics.case.BUILDING_LIMIT", "60MB")
+    monkeypatch.setattr("forensics.assembly.MEMORY_LIMIT", more)
+    monkeypatch.setattr("forensics.assembly.DERIVATIONS", (_hungry,))
+    if more == "600MB":
+        assert assemble_case([], tmp_path / "case.duckdb") == []
+        return
+    with pytest.raises(CaseError, match=r"_hungry: .*raise --memory-limit"):
+        assemble_case([], tmp_path / "case.duckdb")
