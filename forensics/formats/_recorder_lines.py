@@ -10,7 +10,7 @@ from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
 from forensics.formats._bad_fields import BadFields
 from forensics.formats._lenient_json import JsonError, as_float, parse_json
-from forensics.formats._text_lines import BadLines, decode_text, numbered_lines
+from forensics.formats._text_lines import BadLines, decode_text, numbered_lines, read_text
 from forensics.redact import masked_value
 
 _INT32_MAX = 2**31 - 1
@@ -52,6 +52,20 @@ def check_version(source: Source, header: dict[str, Any], expected: str) -> None
         raise ArtifactError(
             f"{source.name}: {found}; expected {expected}; use the reader that came with its recorder", byte=0
         )
+
+
+def read_tensors(source: Source, expected: str, most_bytes: int) -> tuple[dict[str, Any], list[Any]]:
+    """An object that holds a list `tensors`, and that list; raises ArtifactError for anything else."""
+    text, more = read_text(source, most_bytes)
+    try:
+        found = parse_json(text) if not more else None
+    except JsonError as error:
+        raise ArtifactError(f"{source.name}: {error}; expected one JSON object", byte=0) from error
+    tensors = found.get("tensors") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(tensors, list):
+        raise ArtifactError(f"{source.name}: no list `tensors` in at most {most_bytes} bytes", byte=0)
+    check_version(source, found, expected)
+    return found, tensors
 
 
 def describe_process(sink: Sink, header: dict[str, Any], bad: BadFields, *, facts: bool = False) -> None:

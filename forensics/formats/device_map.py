@@ -15,11 +15,10 @@ import orjson
 import pyarrow as pa
 
 from forensics.artifact import Head, Sink, Source
-from forensics.errors import ArtifactError
 from forensics.formats._bad_fields import BadFields
-from forensics.formats._lenient_json import JsonError, as_int, parse_json
-from forensics.formats._recorder_lines import check_version, describe_process, sure_of_format
-from forensics.formats._text_lines import clean_text, read_text
+from forensics.formats._lenient_json import as_int
+from forensics.formats._recorder_lines import describe_process, read_tensors, sure_of_format
+from forensics.formats._text_lines import clean_text
 
 VERSION = 2
 TITLE = "Placement of a model's tensors (forensics.device_map)"
@@ -36,15 +35,7 @@ def recognise(head: Head) -> int:
 
 
 def load(source: Source, sink: Sink) -> None:
-    text, more = read_text(source, _MAX_BYTES)
-    try:
-        found = parse_json(text) if not more else None
-    except JsonError as error:
-        raise ArtifactError(f"{source.name}: {error}; expected one JSON object", byte=0) from error
-    entries = found.get("tensors") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or not isinstance(entries, list):
-        raise ArtifactError(f"{source.name}: no list `tensors` in at most {_MAX_BYTES} bytes", byte=0)
-    check_version(source, found, FORMAT)
+    found, entries = read_tensors(source, FORMAT, _MAX_BYTES)
     odd = BadFields()
     describe_process(sink, found, odd)
     kept = [entry for entry in entries[:_MAX_ENTRIES] if isinstance(entry, dict) and isinstance(entry.get("name"), str)]

@@ -13,11 +13,10 @@ import orjson
 import pyarrow as pa
 
 from forensics.artifact import Head, Sink, Source
-from forensics.errors import ArtifactError
 from forensics.formats._bad_fields import BadFields
-from forensics.formats._lenient_json import JsonError, as_int, parse_json
-from forensics.formats._recorder_lines import check_version, describe_process, sure_of_format
-from forensics.formats._text_lines import clean_text, read_text
+from forensics.formats._lenient_json import as_int
+from forensics.formats._recorder_lines import describe_process, read_tensors, sure_of_format
+from forensics.formats._text_lines import clean_text
 
 VERSION = 1
 TITLE = "Who keeps tensors alive (forensics.references)"
@@ -35,15 +34,7 @@ def recognise(head: Head) -> int:
 
 
 def load(source: Source, sink: Sink) -> None:
-    text, more = read_text(source, _MAX_BYTES)
-    try:
-        found = parse_json(text) if not more else None
-    except JsonError as error:
-        raise ArtifactError(f"{source.name}: {error}; expected one JSON object", byte=0) from error
-    tensors = found.get("tensors") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or not isinstance(tensors, list):
-        raise ArtifactError(f"{source.name}: no list `tensors` in at most {_MAX_BYTES} bytes", byte=0)
-    check_version(source, found, FORMAT)
+    found, tensors = read_tensors(source, FORMAT, _MAX_BYTES)
     odd = BadFields()
     describe_process(sink, found, odd)
     kept = [one for one in tensors[:_MAX_TENSORS] if isinstance(one, dict) and _links(one)]

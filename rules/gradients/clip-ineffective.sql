@@ -80,6 +80,8 @@ over AS (
         min(n.ts_ns) AS ts_ns,
         count(*) AS n_over,
         max(n.norm) AS largest,
+        max_by(n.row, (n.norm, -n.step)) AS largest_row,
+        max_by(n.step, (n.norm, -n.step)) AS largest_step,
         (SELECT count(*) FROM total AS a WHERE a.artifact_id = n.artifact_id AND a.proc_id IS NOT DISTINCT FROM n.proc_id) AS n_samples,
         (SELECT quantile_cont(a.norm, 0.9) FROM total AS a WHERE a.artifact_id = n.artifact_id AND a.proc_id IS NOT DISTINCT FROM n.proc_id) AS percentile_90
     FROM total AS n
@@ -126,8 +128,12 @@ SELECT
         ELSE 'Call clip_grad_norm_ on all parameters of the optimizer, after backward (and after scaler.unscale_) and before optimizer.step().'
     END AS remedy,
     CASE WHEN l.is_lost OR l.largest > $harm * l.usual THEN 'high' ELSE 'medium' END AS severity,
-    CASE WHEN o.settings_line IS NOT NULL
-        THEN [{'artifact_id': o.settings_id, 'line': o.settings_line, 'note': 'the threshold'}]
+    [{
+        'artifact_id': o.artifact_id, 'row': o.largest_row, 'line': NULL::INTEGER,
+        'note': 'the first gradient of step ' || o.largest_step || ', whose gradients have the largest norm together'
+    }] || CASE WHEN o.settings_line IS NOT NULL
+        THEN [{'artifact_id': o.settings_id, 'row': NULL::BIGINT, 'line': o.settings_line::INTEGER, 'note': 'the threshold'}]
+        ELSE []
     END AS evidence,
     'absent' AS key
 FROM over AS o
