@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from forensics.case import (
     DERIVED_TABLES,
@@ -28,6 +29,9 @@ from forensics.ingest import Loaded
 from forensics.loading import no_space
 from forensics.models import DERIVATIONS
 from forensics.models.processes import Mention, Node, Processes, identify_processes
+from forensics.models.runs import Lying, Series, tell_runs_apart
+
+_ABSOLUTE = {"epoch", "local"}  # clocks whose times can be compared before they are set
 
 
 def assemble_case(
@@ -51,9 +55,9 @@ def assemble_case(
         con.execute(f"SET threads = {int(threads)}")
         if memory_limit:
             con.execute("SET memory_limit = ?", [memory_limit])
-        mentions = [m for aid, item in enumerate(loaded) for m in _mentions(aid, item)]
+        mentions, runs = tell_runs_apart([_lying(aid, item) for aid, item in enumerate(loaded)])
         processes = identify_processes(mentions, _nodes(loaded))
-        _insert(con, "artifact", [_artifact_row(aid, item) for aid, item in enumerate(loaded)])
+        _insert(con, "artifact", [_artifact_row(aid, item, runs.get(aid)) for aid, item in enumerate(loaded)])
         _insert(con, "proc", processes.rows)
         _load_processes(con, processes)
         _insert(
@@ -145,6 +149,30 @@ def _mentions(artifact_id: int, item: Loaded) -> list[Mention]:
     return mentions
 
 
+def _lying(artifact_id: int, item: Loaded) -> Lying:
+    return Lying(item.found.source.name, item.found.format, _mentions(artifact_id, item), _series(item))
+
+
+def _series(item: Loaded) -> Series | None:
+    """Steps and times of an artifact's samples, as the statistics of their Parquet files tell, without reading them."""
+    clock = item.meta["clock"]
+    if clock not in _ABSOLUTE:
+        return None
+    bounds: dict[str, list[int]] = {"step": [], "ts_ns": []}
+    for part in item.tables().get("sample", []):
+        about = pq.read_metadata(part)
+        for group in range(about.num_row_groups):
+            columns = [about.row_group(group).column(number) for number in range(about.num_columns)]
+            for column in columns:
+                known = column.statistics if column.path_in_schema in bounds else None
+                if known is not None and known.has_min_max:
+                    bounds[column.path_in_schema] += [known.min, known.max]
+    if not all(bounds.values()):
+        return None
+    steps, times = bounds["step"], bounds["ts_ns"]
+    return Series(min(steps), max(steps), min(times), max(times), clock)
+
+
 def _contradictions(item: Loaded) -> list[dict[str, Any]]:
     """Where a file's content names another process than its name or folder does; the content counts."""
     procs, hints = list(item.meta["procs"].values()), item.found.hints
@@ -186,7 +214,7 @@ def _nodes(loaded: Sequence[Loaded]) -> dict[str, Node]:
     return {host: nodes.pop() for host, nodes in found.items() if len(nodes) == 1}
 
 
-def _artifact_row(artifact_id: int, item: Loaded) -> dict[str, Any]:
+def _artifact_row(artifact_id: int, item: Loaded, run: str | None) -> dict[str, Any]:
     from forensics.formats import formats
 
     meta, found = item.meta, item.found
@@ -204,6 +232,7 @@ def _artifact_row(artifact_id: int, item: Loaded) -> dict[str, Any]:
         "clock_error_ns": meta.get("clock_error_ns"),
         # What an archive was unpacked to is new.
         "modified_ns": None if "!" in found.source.name else _modified_ns(found.source.path),
+        "run": run,
     }
 
 

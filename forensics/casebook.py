@@ -92,7 +92,12 @@ def job_facts(con: duckdb.DuckDBPyConnection) -> tuple[tuple[str, str], ...]:
         facts.append(("Ranks seen", f"{ranks} of {world}" if world else str(ranks)))
     if hosts:
         facts.append(("Hosts", str(hosts)))
-    if attempts and attempts > 1:
+    runs = [
+        row[0] for row in con.execute("SELECT DISTINCT run FROM artifact WHERE run IS NOT NULL ORDER BY 1").fetchall()
+    ]
+    if runs:
+        facts.append(("Runs", mask(", ".join(runs))[:200]))
+    elif attempts and attempts > 1:
         facts.append(("Attempts", str(attempts)))
     for key, label in _KEY_FACTS:
         values = con.execute(

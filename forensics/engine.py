@@ -157,8 +157,8 @@ class _Bench:
         self._coverage = _read_coverage(con)
         query = "SELECT id, attempt, rank, host, device FROM proc ORDER BY id"
         self._processes: dict[int | None, Sequence[Any]] = {row[0]: row for row in con.execute(query).fetchall()}
-        query = "SELECT id, clock_error_ns, timeline FROM artifact"
-        self._clocks = {row[0]: (row[1], row[2]) for row in con.execute(query).fetchall()}
+        query = "SELECT id, clock_error_ns, timeline, run FROM artifact"
+        self._artifacts = {row[0]: row[1:] for row in con.execute(query).fetchall()}
         self.judgement = Judgement()
 
     def judge(self, rule: Rule) -> None:
@@ -223,10 +223,11 @@ class _Bench:
         _, attempt, rank, host, device = self._processes.get(row.get("proc_id"), (None,) * 5)
         rank = row["rank"] if row.get("rank") is not None else rank
         step = row.get("step")
+        clock_error_ns, timeline, run = self._artifacts.get(row.get("artifact_id"), (None, None, None))
         named = {
             **row,
             "rank": rank,
-            "who": f"Rank {rank}" if rank is not None else "The process",
+            "who": (f"Rank {rank}" if rank is not None else "The process") + (f" of {run}" if run else ""),
             "at_step": "" if step is None else f" at step {step}",
         }
         severity = row.get("severity") or rule.severity
@@ -251,8 +252,8 @@ class _Bench:
             device=row["device"] if row.get("device") is not None else device,
             step=step,
             ts_ns=row.get("ts_ns"),
-            clock_error_ns=self._clocks.get(row.get("artifact_id"), (None, None))[0],
-            timeline=self._clocks.get(row.get("artifact_id"), (None, None))[1],
+            clock_error_ns=clock_error_ns,
+            timeline=timeline,
             evidence=_evidence(row, self._citations),
             facts={key: value for key, value in row.items() if key not in _NOT_FACTS and value is not None},
         )

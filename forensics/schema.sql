@@ -17,7 +17,8 @@ CREATE TABLE artifact (
     clock_offset_ns BIGINT,
     clock_error_ns BIGINT,
     timeline VARCHAR,
-    modified_ns BIGINT
+    modified_ns BIGINT,
+    run VARCHAR
 );
 COMMENT ON TABLE artifact IS 'One file that the job left behind, in the order of its path';
 COMMENT ON COLUMN artifact.id IS 'Number of the artifact in this case';
@@ -34,6 +35,7 @@ COMMENT ON COLUMN artifact.clock_offset_ns IS 'What was added to the artifact''s
 COMMENT ON COLUMN artifact.clock_error_ns IS 'Half-width of the interval in which ts_ns of this artifact is right, ns; NULL without times';
 COMMENT ON COLUMN artifact.timeline IS 'Axis that ts_ns lies on: epoch | wall (zone unknown) | wall without year | boot HOST | own N. Only times of one timeline can be compared, and within the sum of both errors';
 COMMENT ON COLUMN artifact.modified_ns IS 'Last change as the file system tells it, ns since the epoch; NULL inside archives';
+COMMENT ON COLUMN artifact.run IS 'Folder of the run that it belongs to, where several runs of a program lie beside each other; NULL where they do not, and outside of them';
 
 CREATE TABLE clock_match (
     artifact_id INTEGER NOT NULL,
@@ -139,7 +141,7 @@ COMMENT ON COLUMN proc.signal IS 'Signal that ended it, when recorded';
 COMMENT ON COLUMN proc.rank_origin IS 'Where the rank comes from: content | prefix (of log lines) | environment | file-name | folder | inferred (from the local rank) | none';
 COMMENT ON COLUMN proc.local_rank_origin IS 'Where the local rank comes from, as for rank_origin; NULL when unknown';
 COMMENT ON COLUMN proc.host_origin IS 'Where the host comes from, as for rank_origin; inferred: the job''s only host; NULL when unknown';
-COMMENT ON COLUMN proc.attempt_origin IS 'Where the attempt comes from: content (a restart in the log) | file-name | folder | run (a name that numbers runs, which may be trials side by side); NULL when nothing tells';
+COMMENT ON COLUMN proc.attempt_origin IS 'Where the attempt comes from: content (a restart in the log) | file-name | folder | run (runs that lie beside each other, or a name that numbers runs, which may be trials side by side); NULL when nothing tells';
 
 CREATE TABLE step (
     proc_id INTEGER NOT NULL,

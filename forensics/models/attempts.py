@@ -127,7 +127,13 @@ def _move(con: duckdb.DuckDBPyConnection, parts: Sequence[tuple[int, int, int]])
         written AS (
             SELECT artifact_id, proc_id, line FROM log_event UNION ALL SELECT artifact_id, proc_id, line FROM sample
         )
-        SELECT DISTINCT b.artifact_id, b.line AS after_line, b.to_line, p.id AS old_id, p.attempt + b.nth AS attempt,
+        SELECT DISTINCT b.artifact_id, b.line AS after_line, b.to_line, p.id AS old_id,
+            -- The numbers that follow that of a run are those of other runs.
+            CASE WHEN p.attempt_origin = 'run'
+                THEN (SELECT max(attempt) FROM proc)
+                    + dense_rank() OVER (PARTITION BY p.attempt_origin = 'run' ORDER BY b.artifact_id, b.nth)
+                ELSE p.attempt + b.nth
+            END AS attempt,
             NULL::INTEGER AS new_id
         FROM written AS w ASOF JOIN bounded AS b ON b.artifact_id = w.artifact_id AND w.line > b.line
         JOIN proc AS p ON p.id = w.proc_id

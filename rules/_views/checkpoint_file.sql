@@ -1,9 +1,10 @@
 -- Files of checkpoints with the folder that they lie in, and the step that content, name or folder tells.
--- is_unfinished: the name says that it was still being written.
+-- is_unfinished: the name says that it was still being written; run: folder of the run, where several lie beside each other.
 CREATE TEMP VIEW checkpoint_file AS
 SELECT
     c.*,
     a.path,
+    a.run,
     a.bytes AS file_bytes,
     regexp_extract(a.path, '^(.*[/!])?', 1) AS folder,
     regexp_extract(a.path, '[^/!]*$') AS file,

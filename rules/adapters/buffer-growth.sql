@@ -128,6 +128,7 @@ WITH
 stored AS (
     SELECT
         f.artifact_id,
+        f.run,
         f.file,
         f.saved_step AS step,
         regexp_replace(t.name, '[0-9]+', '#', 'g') AS family,
@@ -139,15 +140,15 @@ stored AS (
     JOIN stored_tensor AS t ON t.artifact_id = f.artifact_id
     WHERE f.saved_step IS NOT NULL AND f.damage IS NULL AND NOT f.is_unfinished AND f.kind IN ('safetensors', 'torch-zip', 'torch-legacy')
       AND NOT regexp_matches(f.file, '(?i)optim|sched|scaler|rng|random')
-    GROUP BY f.artifact_id, f.file, f.saved_step, regexp_replace(t.name, '[0-9]+', '#', 'g')
+    GROUP BY f.artifact_id, f.run, f.file, f.saved_step, regexp_replace(t.name, '[0-9]+', '#', 'g')
 ),
 placed AS (
     SELECT
         *,
-        regexp_replace(file, '[0-9]+', '#', 'g') AS series
+        concat_ws('/', run, regexp_replace(file, '[0-9]+', '#', 'g')) AS series
     FROM stored
     -- Copies of one state, in several folders, count once.
-    QUALIFY row_number() OVER (PARTITION BY regexp_replace(file, '[0-9]+', '#', 'g'), step, family ORDER BY artifact_id) = 1
+    QUALIFY row_number() OVER (PARTITION BY run, regexp_replace(file, '[0-9]+', '#', 'g'), step, family ORDER BY artifact_id) = 1
 ),
 risen AS (
     SELECT

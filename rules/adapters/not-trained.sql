@@ -40,7 +40,7 @@ last_saved AS (
     WHERE coalesce(f.saved_step, 1) > 0 AND f.damage IS NULL
     -- What a step that came later saved tells more; files without a step stand each for itself.
     QUALIFY f.saved_step IS NULL OR row_number() OVER (
-        PARTITION BY f.file, f.saved_step IS NULL ORDER BY f.saved_step DESC, f.artifact_id
+        PARTITION BY f.run, f.file, f.saved_step IS NULL ORDER BY f.saved_step DESC, f.artifact_id
     ) = 1
 )
 SELECT

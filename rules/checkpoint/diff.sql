@@ -40,7 +40,8 @@ state AS (
     SELECT
         artifact_id,
         path,
-        regexp_replace(file, '[0-9]+', '#', 'g') AS series,
+        run,
+        concat_ws('/', run, regexp_replace(file, '[0-9]+', '#', 'g')) AS series,
         saved_step AS step
     FROM checkpoint_file
     WHERE saved_step IS NOT NULL AND damage IS NULL AND NOT is_unfinished AND kind IN ('safetensors', 'torch-zip', 'torch-legacy')
@@ -49,6 +50,7 @@ state AS (
 pair AS (
     SELECT
         series,
+        min(run) AS run,
         arg_min(artifact_id, (step, artifact_id)) AS a,
         arg_max(artifact_id, (step, -artifact_id)) AS b,
         min(step) AS step_a,
@@ -138,7 +140,9 @@ summed AS (
 -- The loss between both states, where at least six values of it are on record.
 placed_loss AS (
     SELECT p.series, m.value, ntile(3) OVER (PARTITION BY p.series ORDER BY m.step, m.artifact_id, m.row) AS third
-    FROM pair AS p JOIN metric AS m ON m.name = 'loss' AND m.step > p.step_a AND m.step <= p.step AND isfinite(m.value)
+    FROM pair AS p
+    JOIN metric AS m ON m.name = 'loss' AND m.step > p.step_a AND m.step <= p.step AND isfinite(m.value)
+    JOIN artifact AS r ON r.id = m.artifact_id AND r.run IS NOT DISTINCT FROM p.run
 ),
 fallen AS (
     SELECT

@@ -32,7 +32,8 @@ judged AS (
     SELECT
         f.artifact_id,
         f.path,
-        regexp_replace(f.file, '[0-9]+', '#', 'g') AS series,
+        f.run,
+        concat_ws('/', f.run, regexp_replace(f.file, '[0-9]+', '#', 'g')) AS series,
         f.saved_step,
         f.n_tensors,
         b.row,
@@ -55,7 +56,7 @@ SELECT
     t.n_nan,
     t.n_inf,
     t.n_read,
-    CASE WHEN count(*) OVER () > 1 THEN '; ' || (count(*) OVER () - 1) || ' further files too' ELSE '' END AS later,
+    CASE WHEN count(*) OVER (PARTITION BY j.run) > 1 THEN '; ' || (count(*) OVER (PARTITION BY j.run) - 1) || ' further files too' ELSE '' END AS later,
     coalesce(
         'Go back to ' || (
             SELECT c.path FROM judged AS c
@@ -68,5 +69,5 @@ SELECT
 FROM judged AS j
 JOIN stored_tensor AS t ON t.artifact_id = j.artifact_id AND t.row = j.row
 WHERE j.n_bad IS NOT NULL
-QUALIFY row_number() OVER (ORDER BY j.saved_step NULLS LAST, j.artifact_id) = 1
+QUALIFY row_number() OVER (PARTITION BY j.run ORDER BY j.saved_step NULLS LAST, j.artifact_id) = 1
 ORDER BY j.saved_step, j.artifact_id, t.row;

@@ -31,13 +31,15 @@ strength = "strong"
 WITH
 member AS (
     -- Ranks whose compilations are told by the same kind of artifact: what one log was asked for, the other need not have been.
-    SELECT DISTINCT c.rank, a.format
+    SELECT DISTINCT p.attempt, c.rank, a.format
     FROM compile_event AS c
     JOIN artifact AS a ON a.id = c.artifact_id
+    JOIN proc AS p ON p.id = c.proc_id
     WHERE c.rank IS NOT NULL
 ),
 made AS (
     SELECT
+        p.attempt,
         c.rank,
         a.format,
         coalesce(n.text, k.function) AS function_name,
@@ -48,16 +50,18 @@ made AS (
         min(c.row) AS row
     FROM compile_event AS c
     JOIN artifact AS a ON a.id = c.artifact_id
+    JOIN proc AS p ON p.id = c.proc_id
     LEFT JOIN string AS n ON n.id = c.name_id
     LEFT JOIN frame AS k ON k.id = c.stack_id
     WHERE c.rank IS NOT NULL AND c.kind IN ('compile', 'recompile')
     GROUP BY ALL
 ),
 known AS (
-    SELECT m.rank, m.format, f.function_name, coalesce(d.n, 0) AS n, coalesce(d.dur_ns, 0) AS dur_ns, d.artifact_id, d.row
+    SELECT m.attempt, m.rank, m.format, f.function_name, coalesce(d.n, 0) AS n, coalesce(d.dur_ns, 0) AS dur_ns, d.artifact_id, d.row
     FROM member AS m
-    JOIN (SELECT DISTINCT format, function_name FROM made WHERE function_name IS NOT NULL) AS f ON f.format IS NOT DISTINCT FROM m.format
-    LEFT JOIN made AS d ON d.rank = m.rank AND d.format IS NOT DISTINCT FROM m.format AND d.function_name = f.function_name
+    JOIN (SELECT DISTINCT attempt, format, function_name FROM made WHERE function_name IS NOT NULL) AS f
+        ON f.attempt = m.attempt AND f.format IS NOT DISTINCT FROM m.format
+    LEFT JOIN made AS d ON d.attempt = m.attempt AND d.rank = m.rank AND d.format IS NOT DISTINCT FROM m.format AND d.function_name = f.function_name
 )
 SELECT
     most.artifact_id,
@@ -72,7 +76,7 @@ SELECT
     CASE WHEN most.dur_ns - least.dur_ns >= $long_ns THEN 'high' ELSE 'medium' END AS severity,
     most.function_name AS key
 FROM known AS most
-JOIN known AS least ON least.format IS NOT DISTINCT FROM most.format AND least.function_name = most.function_name AND least.rank <> most.rank
+JOIN known AS least ON least.attempt = most.attempt AND least.format IS NOT DISTINCT FROM most.format AND least.function_name = most.function_name AND least.rank <> most.rank
 WHERE most.n - least.n >= $min_difference
-QUALIFY row_number() OVER (PARTITION BY most.function_name ORDER BY most.n - least.n DESC, most.rank, least.rank) = 1
+QUALIFY row_number() OVER (PARTITION BY most.attempt, most.function_name ORDER BY most.n - least.n DESC, most.rank, least.rank) = 1
 ORDER BY n_most DESC, most.artifact_id, most.row;
