@@ -172,7 +172,7 @@ class Trace:
         return stacks
 
     def _link_and_nest(self, stacks: CallStacks) -> None:
-        """Nesting is Python's work and linking the database's: with two threads they go on side by side."""
+        """With two threads, nesting and linking go on side by side."""
         got, names = self._got, list(self._got.frames)
         n_slices = sum(count.n_slices for count in self._counts)
         reading, linking = got.links.cursor(), got.links.cursor()
