@@ -5,16 +5,19 @@ See `forensics.child` for what runs there. A worker loads one artifact after the
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import resource
 import selectors
 import shutil
 import signal
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +27,7 @@ import orjson
 
 import forensics.formats
 from forensics.artifact import Source
-from forensics.child import OUT_OF_MEMORY, describe, read_answer
+from forensics.child import OUT_OF_MEMORY, describe, place, read_answer
 from forensics.deadline import Deadline
 from forensics.errors import ForensicsError
 from forensics.forking import ForkServer
@@ -38,12 +41,63 @@ _SMALL_BYTES = 2 << 20  # no second worker is worth its start for less
 _SLOW_SECONDS = 1.0
 _LEAST_MEMORY_BYTES = 256 << 20  # of a worker; 100 MiB of it are libraries
 _HIDES = "the rest of this file"
-_ready: list[ForkServer] = []  # started beforehand, for the next analysis of this process
+
+
+@dataclass(frozen=True)
+class _Server:
+    """What workers are forked from. It never sees an artifact, so the next analysis of this process may have it too."""
+
+    forks: ForkServer
+    surroundings: Sequence[Any] | None  # None: for any
+
+
+_ready: list[_Server] = []  # started beforehand, or left by an analysis; list operations are safe between threads
 
 
 def start_server(*, here: bool = False) -> None:
     """Starts the server of the next Children beforehand; `here`: forked from this process, which has no thread yet."""
-    _ready.append(ForkServer("forensics.child", list(forensics.formats.__path__), here=here))
+    _keep(_Server(_started(here), None))
+
+
+def _started(here: bool = False) -> ForkServer:
+    return ForkServer("forensics.child", list(forensics.formats.__path__), here=here)
+
+
+def _surroundings() -> Sequence[Any]:
+    """What workers have from their server, and the thread of this process that it ends with."""
+    limits = [resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")]
+    return (threading.get_native_id(), list(forensics.formats.__path__), list(sys.path), limits)
+
+
+def _taken() -> _Server:
+    """The server that is kept, where a new one would be the same; else a new one."""
+    with contextlib.suppress(IndexError):
+        kept = _ready.pop()
+        if kept.surroundings in (None, _surroundings()):
+            return kept
+        kept.forks.close()
+    return _Server(_started(), _surroundings())
+
+
+def _keep(server: _Server) -> None:
+    close_server()
+    _ready.append(server)
+
+
+def close_server() -> None:
+    """Ends the server that is kept for the next analysis."""
+    with contextlib.suppress(IndexError):
+        while True:
+            _ready.pop().forks.close()
+
+
+def _forget() -> None:
+    while _ready:
+        _ready.pop().forks.forget()
+
+
+atexit.register(close_server)
+os.register_at_fork(after_in_child=_forget)
 
 
 @dataclass(frozen=True)
@@ -83,14 +137,11 @@ class Children:
         self._threads, self._memory_bytes, self._work = threads, memory_bytes, work
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
-        if not _ready:
-            try:
-                start_server()
-            except OSError as error:
-                raise ForensicsError(
-                    f"{sys.executable}: no process can be started to load artifacts ({error})"
-                ) from error
-        self._server = _ready.pop()
+        try:
+            self._kept = _taken()
+        except OSError as error:
+            raise ForensicsError(f"{sys.executable}: no process can be started to load artifacts ({error})") from error
+        self._server = self._kept.forks
 
     def __enter__(self) -> Children:
         return self
@@ -99,13 +150,18 @@ class Children:
         self.close()
 
     def close(self) -> None:
-        """Ends all child processes, whatever they are doing."""
-        for worker in self._workers:
-            _signal(worker.pid, signal.SIGKILL)
-            worker.stream.close()
-            worker.channel.close()
-        self._workers.clear()
-        self._server.close()
+        """Ends all workers, whatever they are doing. The server is kept where none was doing anything."""
+        if any(worker.task for worker in self._workers):
+            for worker in self._workers:
+                _signal(worker.pid, signal.SIGKILL)
+                worker.stream.close()
+                worker.channel.close()
+            self._workers.clear()
+            self._server.close()
+        else:
+            for worker in list(self._workers):
+                self._end(worker)
+            _keep(self._kept)
         self._selector.close()
 
     def run(self, tasks: Sequence[Task], deadline: Deadline) -> Iterator[tuple[Task, dict[str, Any] | None]]:
@@ -156,12 +212,13 @@ class Children:
 
     def _fork(self, memory_bytes: int) -> _Worker:
         ours, theirs = socket.socketpair()
-        request = {"memory_bytes": memory_bytes, "work": str(self._work) if self._work else ""}
-        pid = self._server.fork(request, [theirs.fileno()])
+        pid = self._server.fork({}, [theirs.fileno()])
         theirs.close()
         if pid is None:
             raise ForensicsError("no process can be started to load artifacts; the system may have run out of memory")
         worker = _Worker(pid, ours, ours.makefile("rb"))
+        work = str(self._work) if self._work else ""
+        self._send(worker, {"memory_bytes": memory_bytes, "work": work, **place()})
         self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         return worker
@@ -175,9 +232,11 @@ class Children:
         worker.began = time.monotonic()
         worker.stop_at = worker.began + task.seconds()
         task.folder.mkdir()
-        order = {"format": task.format, "source": describe(task.source), "folder": str(task.folder)}
+        self._send(worker, {"format": task.format, "source": describe(task.source), "folder": str(task.folder)})
+
+    def _send(self, worker: _Worker, said: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a worker that has died is met when its answer is read
-            worker.channel.sendall(json.dumps(order).encode() + b"\n")
+            worker.channel.sendall(json.dumps(said).encode() + b"\n")
 
     def _wait(self, deadline: Deadline) -> Iterator[tuple[Task, dict[str, Any]]]:
         now = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from collections import Counter
@@ -17,13 +16,13 @@ from forensics.deadline import Deadline
 from forensics.errors import RuleError
 from forensics.finding import Evidence, Finding, format_message
 from forensics.rule import Question, Rule, Variant, alternatives
+from forensics.shared_views import SharedViews
 from forensics.states import SEVERITIES, STATES
 
 MAX_FINDINGS_PER_RULE = 200
 RULE_SECONDS = 60
 OUT_OF_TIME = "the time limit was reached"
 _UNANSWERED = {"failed", "out-of-time"}
-_VIEW = re.compile(r"\bCREATE TEMP VIEW\b")
 _PARAMETER = re.compile(r"\$([a-z_][a-z0-9_]*)")
 
 
@@ -106,8 +105,7 @@ def judge(
     The rule that the deadline interrupts and those that are left then are recorded as out of time.
     """
     until = deadline or Deadline()
-    _prepare(con, views, until)
-    bench = _Bench(con, citations, until)
+    bench = _Bench(con, citations, until, SharedViews(con, views, until))
     for rule in rules:
         if until.expired():
             bench.judgement.runs.append(RuleRun(rule.id, None, None, "out-of-time", OUT_OF_TIME))
@@ -116,24 +114,6 @@ def judge(
     for number, finding in enumerate(bench.judgement.findings):
         finding.id = number
     return bench.judgement
-
-
-def _prepare(con: duckdb.DuckDBPyConnection, views: Sequence[str], deadline: Deadline) -> None:
-    """Runs what many rules read once instead of in each of them: planning these joins again and again costs most.
-
-    A view that fails stays a view, so that only the rules that read it fail.
-    """
-    shared = [f"CREATE TEMP TABLE {name} AS SELECT * FROM {name}" for name in ("log", "frame")]
-    for table, view in [
-        *((sql, "") for sql in shared),
-        *((_VIEW.sub("CREATE TEMP TABLE", v, count=1), v) for v in views),
-    ]:
-        try:
-            with deadline.interrupting(con):
-                con.execute(table)
-        except duckdb.Error:
-            with contextlib.suppress(duckdb.Error):
-                con.execute(view)
 
 
 def _read_coverage(con: duckdb.DuckDBPyConnection) -> _Coverage:
@@ -150,10 +130,13 @@ def _read_coverage(con: duckdb.DuckDBPyConnection) -> _Coverage:
 class _Bench:
     """Judges rule after rule over one case."""
 
-    def __init__(self, con: duckdb.DuckDBPyConnection, citations: Citations, deadline: Deadline) -> None:
+    def __init__(
+        self, con: duckdb.DuckDBPyConnection, citations: Citations, deadline: Deadline, views: SharedViews
+    ) -> None:
         self._con = con
         self._citations = citations
         self._deadline = deadline
+        self._views = views
         self._coverage = _read_coverage(con)
         query = "SELECT id, attempt, rank, host, device FROM proc ORDER BY id"
         self._processes: dict[int | None, Sequence[Any]] = {row[0]: row for row in con.execute(query).fetchall()}
@@ -187,6 +170,10 @@ class _Bench:
             self.judgement.runs.append(settled.get(proc, unable))
 
     def _run(self, rule: Rule, variant: Variant, able: Sequence[int | None]) -> dict[int | None, RuleRun]:
+        if variant.sql:
+            self._views.make(variant.sql)
+        else:
+            self._views.make_all()
         within = self._deadline.within(RULE_SECONDS)
         try:
             question = _Question(self._con, rule, within)

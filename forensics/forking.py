@@ -11,6 +11,7 @@ import gc
 import importlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from typing import Any, NoReturn
 _PR_SET_PDEATHSIG = 1
 _MAX_REQUEST = 1 << 16
 _MAX_DESCRIPTORS = 3
-_ENVIRONMENT = {
+ENVIRONMENT = {  # of a server and all below it
     # The default pool takes a gibibyte of writable addresses at once, which counts against the bound on memory.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "OPENBLAS_NUM_THREADS": "1",  # no threads in a process that forks
@@ -31,8 +32,10 @@ _ENVIRONMENT = {
 BeChild = Callable[[Sequence[int], Mapping[str, Any]], NoReturn]
 
 
-def serve_forks(control: int, be_child: BeChild) -> None:
-    """Forks until the other end closes `control`; call it once everything is imported.
+def serve_forks(control: int, be_child: BeChild, *, idle_seconds: float | None = None) -> None:
+    """Forks until the other end closes `control`, or has no child and asked nothing for `idle_seconds`.
+
+    Call it once everything is imported.
 
     Requests are lines of JSON. `{"pid": N}` is answered by the wait status of that child, once it has ended, or at once
     where N is 0; any other by the pid of a new child, which runs `be_child(descriptors, request)` with the descriptors
@@ -41,7 +44,10 @@ def serve_forks(control: int, be_child: BeChild) -> None:
     gc.collect()
     gc.freeze()  # children share what is here as long as nobody writes to it
     channel = socket.socket(fileno=control)
+    children: set[int] = set()
     while True:
+        if not select.select([channel], [], [], None if children else idle_seconds)[0]:
+            return
         request, descriptors, _, _ = socket.recv_fds(channel, _MAX_REQUEST, _MAX_DESCRIPTORS)
         if not request:
             return
@@ -49,10 +55,12 @@ def serve_forks(control: int, be_child: BeChild) -> None:
         if pid := asked.get("pid"):
             with contextlib.suppress(ChildProcessError):
                 answer = os.waitpid(pid, 0)[1]
+            children.discard(pid)
         elif pid is None:
             answer = os.fork()
             if answer == 0:
                 _run(be_child, channel, descriptors, asked)
+            children.add(answer)
             for descriptor in descriptors:
                 os.close(descriptor)
         channel.sendall(b"%d\n" % answer)
@@ -128,6 +136,11 @@ class ForkServer:
         with self._asking:
             self._end()
 
+    def forget(self) -> None:
+        """In a fork of the process that it belongs to."""
+        self._control.close()
+        self._server.returncode = 0  # nobody waits for it here
+
     def _end(self) -> None:
         self._control.close()
         self._server.kill()
@@ -144,12 +157,14 @@ def _executed(module: str, given: Sequence[Any]) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,  # what a library prints as it crashes
         pass_fds=[given[0]],
-        env={**os.environ, **_ENVIRONMENT},
+        env={**os.environ, **ENVIRONMENT},
     )
 
 
 class _Forked:
     """A server that is a fork of this process: what a Popen is to one that was executed."""
+
+    returncode: int | None = None
 
     def __init__(self, module: str, given: Sequence[Any], control: socket.socket) -> None:
         self.pid = os.fork()

@@ -17,8 +17,6 @@ from forensics.rule import PythonRule, Question, Row, Rule, Threshold, Variant, 
 from forensics.states import CAPABILITIES, SEVERITIES, STATES, STRENGTHS
 
 _FRONT = re.compile(r"\A\s*/\*(.*?)\*/(.*)\Z", re.DOTALL)
-_VIEW_NAME = re.compile(r"CREATE TEMP VIEW (\w+)")
-_WORD = re.compile(r"\w+")
 _VARIANT = re.compile(r"^--\s*variant:\s*([\w-]+)\s*$", re.MULTILINE)
 # Their result depends on the order in which rows arrive, which no SELECT promises.
 _ORDER_DEPENDENT = re.compile(
@@ -60,18 +58,6 @@ def load_views(folders: Sequence[Path] = ()) -> list[str]:
     """SQL of the shared views in `_views` folders, in the order of their names."""
     files = [path for root in (resource_folder("rules"), *folders) for path in sorted(root.glob("_views/*.sql"))]
     return [path.read_text(encoding="utf-8") for path in files]
-
-
-def views_read_by(rule: Rule, views: Sequence[str]) -> list[str]:
-    """Of `load_views`, those that a rule names, and those that they name in turn, in the same order."""
-    named = {found[1]: view for view in views if (found := _VIEW_NAME.search(view))}
-    unread = [Path(rule.path).read_text(encoding="utf-8")]
-    wanted: set[str] = set()
-    while unread:
-        words = set(_WORD.findall(unread.pop())) & named.keys() - wanted
-        wanted |= words
-        unread += [named[word] for word in words]
-    return [view for name, view in named.items() if name in wanted]
 
 
 def _version(path: Path) -> tuple[int, int]:

@@ -31,7 +31,7 @@ from forensics.engine import judge
 from forensics.errors import RuleError
 from forensics.finding import Finding
 from forensics.ingest import Loaded, ingest
-from forensics.library import load_rules, load_views, views_read_by
+from forensics.library import load_rules, load_views
 from forensics.parquet_sink import write_rows
 from forensics.rule import Rule
 from forensics.states import CAPABILITIES
@@ -118,7 +118,7 @@ def _run_case(
     if "fixture" in case and (fixtures is None or not (fixtures / case["fixture"]).is_dir()):
         return None if fixtures is None else f"fixture {case['fixture']} does not exist"
     with _opened(case, fixtures, work) as (con, sources):
-        judgement = judge(con, [rule], views_read_by(rule, views), Citations(con, sources))
+        judgement = judge(con, [rule], views, Citations(con, sources))
     broken = [run.reason for run in judgement.runs if run.outcome == "failed"]
     if broken:
         return f"the rule failed: {broken[0]}"

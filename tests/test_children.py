@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from forensics import children
 from forensics.children import Children
 from forensics.deadline import Deadline
 from forensics.discovery import discover
+from forensics.forking import ForkServer
 from forensics.ingest import Loaded, ingest
 from forensics.pipeline import Settings, analyze
 
@@ -197,3 +199,95 @@ def test_a_folder_of_artifacts_is_never_searched_for_modules(tmp_path: Path, mon
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend("")
     assert loaded(folder, tmp_path / "cache")[0].meta["quality"] == "complete"
+
+
+def _server_and_workers() -> tuple[int, list[int]]:
+    """Of the server that is kept: its own number and those of its children."""
+    (kept,) = children._ready
+    pid = kept.forks._server.pid
+    return pid, [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@linux
+def test_the_next_analysis_has_the_same_server_and_no_worker_of_the_last(tmp_path: Path) -> None:
+    first = loaded(job(tmp_path / "one", "fine", "crash"), tmp_path / "cache")
+    before = _server_and_workers()
+    second = loaded(job(tmp_path / "two", "fine", "leave"), tmp_path / "cache")
+    assert [item.meta["quality"] for item in (*first, *second)] == ["complete", "partial"] * 2
+    assert _server_and_workers() == before == (before[0], [])
+
+
+@linux
+def test_a_server_whose_workers_were_broken_off_is_not_kept(tmp_path: Path) -> None:
+    loaded(job(tmp_path / "one", "fine"), tmp_path / "cache")
+    pid, _ = _server_and_workers()
+
+    class CtrlC(Deadline):
+        def left(self) -> float:
+            if list((tmp_path / "other").glob("loading-*/*/log_event-00000.parquet")):
+                raise KeyboardInterrupt
+            return 0.2
+
+    found = discover(job(tmp_path / "two", "deaf"), tmp_path / "work")
+    with pytest.raises(KeyboardInterrupt), Children(2, 1 << 30) as ours:
+        ingest(found, tmp_path / "other", children=ours, deadline=CtrlC(600))
+    assert not children._ready and not Path(f"/proc/{pid}").exists()
+
+
+TELLS = '''
+"""Says where it is loaded."""
+import os, resource
+VERSION = 1
+TITLE = "place of a test"
+PROVIDES = ()
+def recognise(head):
+    return 100 if head.data.startswith(b"TELL") else 0
+def load(source, sink):
+    sink.fact("folder", os.getcwd(), scope="note")
+    sink.fact("variable", os.environ.get("TOLD", "none"), scope="note")
+    sink.fact("files", str(resource.getrlimit(resource.RLIMIT_NOFILE)[0]), scope="note")
+'''
+
+
+def test_a_kept_server_passes_on_what_has_changed_since_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(number: int) -> list[str]:
+        (tmp_path / f"{number}.txt").write_text(f"TELL {number}")
+        (item,) = loaded(Path(f"{number}.txt"), tmp_path / "cache")
+        return [fact["value"] for fact in item.meta["facts"]]
+
+    most, last = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with dropped_in(tmp_path / "formats", "tells", TELLS):
+        monkeypatch.chdir(tmp_path)
+        assert told(1)[:2] == [str(tmp_path), "none"]
+        monkeypatch.setenv("TOLD", "Ä")
+        monkeypatch.chdir(tmp_path / "formats")
+        monkeypatch.chdir(tmp_path)
+        assert told(2)[:2] == [str(tmp_path), "Ä"]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most - 1, last))
+        try:
+            assert told(3)[2] == str(most - 1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, last))
+
+
+def test_a_server_that_nobody_needs_ends_by_itself_and_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "served_by_a_test.py").write_text(
+        "import os, time\nfrom forensics.forking import serve_forks\n"
+        "def serve(control, parent):\n    serve_forks(control, child, idle_seconds=0.2)\n"
+        "def child(descriptors, asked):\n    time.sleep(0.6)\n    os._exit(7)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    server = ForkServer("served_by_a_test")
+    try:
+        for _ in range(2):
+            process = server._server
+            pid = server.fork({}, [])
+            assert pid and os.waitstatus_to_exitcode(server.status(pid) or 0) == 7  # it waits for its child
+            _until(lambda: server._server.poll() is not None)
+        assert process is not server._server
+    finally:
+        server.close()
