@@ -19,7 +19,7 @@ from forensics.artifact import Source
 from forensics.compression import allowed_bytes, compression_of
 from forensics.deadline import Deadline
 from forensics.errors import ArtifactError, OutOfTime, Untrusted
-from forensics.tar_members import is_tar_header, is_torch_tar
+from forensics.tar_members import FIRST_OF_TORCH, is_tar_header, is_torch_tar
 from forensics.zip_members import LOCAL, ZipEntry, copy_member, find_header, read_directory, read_header
 
 MAX_MEMBERS = 20_000
@@ -75,8 +75,12 @@ def _existing(folder: Path) -> Path:
 
 
 def archive_kind(file: Path, start: bytes, *, compressed: bool) -> str | None:
-    """`zip`, `tar` or `packed`, which is compressed twice, for what begins with `start` once it is decompressed."""
-    if compressed and (compression_of(start) or start.startswith(LOCAL)):
+    """`zip`, `tar` or `packed`, for what begins with `start` once it is decompressed.
+
+    `packed`: has to be decompressed to a file before it can be told what it is.
+    """
+    maybe_torch = start.startswith(FIRST_OF_TORCH) and is_tar_header(start[:512])
+    if compressed and (compression_of(start) or start.startswith(LOCAL) or maybe_torch):
         return "packed"
     if start.startswith((LOCAL, b"PK\x05\x06")):
         return None if _is_checkpoint(file) else "zip"

@@ -197,7 +197,8 @@ def _open(entry: _Entry, work: Path, until: Deadline, depth: int = 0, budget: Bu
     target = work / hashlib.sha256(entry.name.encode()).hexdigest()[:16]
     try:
         for member in unpack(entry.path, kind, target, allowed):
-            name = f"{entry.name}!{member.name}"
+            inner = _unpacked_name(entry.name) if kind == "packed" else member.name
+            name = f"{entry.name}!{inner}"
             if member.path is None:
                 inside.append(Found(Source(entry.path, name), None, hints_from_name(name), 0, member.problems))
             else:
@@ -213,6 +214,12 @@ def _open(entry: _Entry, work: Path, until: Deadline, depth: int = 0, budget: Bu
 
 # Names of compressed files; those of archives tell their own problems.
 _SUFFIX = re.compile(r"\.(?:gz|zst|xz|bz2|lz4)$", re.IGNORECASE)
+
+
+def _unpacked_name(name: str) -> str:
+    """What a compressed file is called once it is not: formats read ranks and steps from names."""
+    own = re.split(r"[/!]", name)[-1]
+    return _SUFFIX.sub("", own) or "content"
 
 
 def _zeros(head: Head) -> Problem:

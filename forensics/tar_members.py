@@ -7,6 +7,7 @@ from typing import BinaryIO
 BLOCK = 512
 _MAX_MEMBERS = 64
 _TORCH = {"pickle", "tensors", "storages"}
+FIRST_OF_TORCH = (b"sys_info\0", b"pickle\0", b"tensors\0", b"storages\0")  # in any order
 
 
 def tar_members(file: BinaryIO) -> dict[str, tuple[int, int]]:

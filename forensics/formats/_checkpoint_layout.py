@@ -21,7 +21,7 @@ from forensics.errors import ArtifactError
 
 MAX_TENSORS = 500_000
 MAX_NAME = 1000
-_MAX_UNPACKED = 1 << 30
+_MAX_UNPACKED = 4 << 30  # some seconds of decompressing
 # Bits of one element, by torch's names.
 BITS = {
     **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 64),
@@ -89,18 +89,22 @@ class Layout:
 
 @contextmanager
 def at_places(source: Source) -> Iterator[tuple[BinaryIO, int]]:
-    """The decompressed file, which can be read at any place, and its size. What is compressed is unpacked to a file."""
+    """The decompressed file, which can be read at any place, and its size. What is compressed is unpacked to a file.
+
+    Raises ArtifactError where that would take more room than it may: half a file would look like a damaged one.
+    """
     with source.path.open("rb") as plain:
         if compression_of(plain.read(6)) is None:
             yield plain, plain.seek(0, os.SEEK_END)
             return
     with tempfile.TemporaryFile() as unpacked, source.open() as stream:
-        while (data := stream.read(1 << 20)) and unpacked.tell() < _MAX_UNPACKED:
+        most = min(_MAX_UNPACKED, shutil.disk_usage(tempfile.gettempdir()).free // 2)
+        while data := stream.read(1 << 20):
+            if unpacked.tell() + len(data) > most:
+                room = f"more than {most / (1 << 30):.2g} GiB"
+                raise ArtifactError(f"{source.name}: unpacks to {room}; decompress it and analyze that file", byte=0)
             unpacked.write(data)
-        size = unpacked.tell()
-        if shutil.disk_usage(tempfile.gettempdir()).free < 1 << 20:
-            raise ArtifactError(f"{source.name}: no space to unpack it")
-        yield unpacked, size
+        yield unpacked, unpacked.tell()
 
 
 def read_at(file: BinaryIO, start: int, n_bytes: int) -> bytes:

@@ -7,7 +7,7 @@ from forensics.formats._checkpoint_layout import at_places
 from forensics.formats._checkpoint_rows import emit_checkpoint
 from forensics.formats._gguf_layout import MAGIC, read_gguf
 
-VERSION = 2
+VERSION = 3
 TITLE = "Weights of llama.cpp (GGUF)"
 PROVIDES = ("checkpoint",)
 

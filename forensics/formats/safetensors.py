@@ -7,7 +7,7 @@ from forensics.formats._checkpoint_layout import at_places
 from forensics.formats._checkpoint_rows import emit_checkpoint
 from forensics.formats._safetensors_layout import is_safetensors, read_safetensors
 
-VERSION = 2
+VERSION = 3
 TITLE = "Weights and adapters (safetensors)"
 PROVIDES = ("checkpoint",)
 

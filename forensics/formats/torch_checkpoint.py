@@ -11,13 +11,12 @@ from forensics.formats._checkpoint_rows import emit_checkpoint
 from forensics.formats._torch_layout import MAGIC, read_torch_legacy, read_torch_zip
 from forensics.formats._torch_tar import read_torch_tar
 from forensics.formats._zip_checksums import check_members
-from forensics.tar_members import is_tar_header, is_torch_tar
+from forensics.tar_members import FIRST_OF_TORCH, is_tar_header, is_torch_tar
 
-VERSION = 2
+VERSION = 3
 TITLE = "Checkpoints that torch.save wrote (zip, legacy and tar)"
 PROVIDES = ("checkpoint",)
 
-_TAR_MEMBERS = (b"sys_info\0", b"pickle\0", b"tensors\0", b"storages\0")  # in any order
 _ZIP = b"PK\x03\x04"
 _FIRST_MEMBERS = (b"/data.pkl", b"/byteorder", b"/.data/serialization_id", b"/constants.pkl", b"/version")
 
@@ -25,7 +24,7 @@ _FIRST_MEMBERS = (b"/data.pkl", b"/byteorder", b"/.data/serialization_id", b"/co
 def recognise(head: Head) -> int:
     if head.data.startswith(MAGIC):
         return 95
-    if head.data.startswith(_TAR_MEMBERS) and is_tar_header(head.data[:512]):
+    if head.data.startswith(FIRST_OF_TORCH) and is_tar_header(head.data[:512]):
         return 95
     if not head.data.startswith(_ZIP):
         return 0
