@@ -114,6 +114,10 @@ CAPABILITIES: dict[str, Capability] = {
         "torch.profiler.ExecutionTraceObserver().register_callback('et.json') around the failing steps",
     ),
     "tensor": Capability("statistics of tensors", "a recorder of tensor statistics, or the checkpoint itself"),
+    "tensor.reduced": Capability(
+        "gradients that were finite on every rank and not after their reduction",
+        "forensics_recorder: rec.watch_buckets(ddp, hook=the job's communication hook)",
+    ),
     "placement": Capability(
         "where each tensor of the model lies, against the device map",
         "forensics_recorder.record(OUT, model=model, declared_devices=device_map)",

@@ -85,6 +85,36 @@ def test_printed_metrics_become_samples(text: str, step: int | None, values: dic
 
 
 @pytest.mark.parametrize(
+    ("text", "names", "printer"),
+    [
+        ("step 5 loss 0.5 lr 1e-3", ["loss", "learning_rate"], None),
+        ("adapter step 49 loss 0.7617", ["loss"], "adapter"),
+        ("stored and loaded: loss 2513.4", ["loss"], "stored loaded"),
+        ("Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.3", ["loss", "epoch"], None),
+        ("Test set: Average loss: 0.0477, Accuracy: 98.1", ["test_loss", "accuracy"], "test set"),
+        ("Epoch 3 [Validation] loss 0.4", ["val_loss", "epoch"], "validation"),
+        ("Epoch(val) [3][100] loss: 0.4", ["val_loss"], "val"),
+        ("eval | step 200 | loss 0.4 | ppl 1.5", ["eval_loss", "ppl"], "eval"),
+        ("no eval before training step 5: loss 0.4", ["loss"], "no eval before"),
+        ("step 5 teacher loss 3.2 student loss 1.1", ["teacher_loss", "student_loss"], None),
+        ("step 5: train loss 4.2, val loss 4.3", ["train_loss", "val_loss"], None),
+        ("step 7 with loss 0.3", ["loss"], None),
+        ("saved checkpoint-500 with loss 0.3", ["loss"], "saved"),
+    ],
+)
+def test_whose_loss_a_line_tells_is_kept(text: str, names: list[str], printer: str | None) -> None:
+    found = parse_metrics(text)
+    assert found is not None and (found.names, found.printer) == (names, printer)
+
+
+def test_losses_of_two_loops_in_one_log_are_told_apart(tmp_path: Path) -> None:
+    lines = [f"2026-11-30 15:04:{i % 60:02},556 | INFO | step {i} loss {i / 8}\n" for i in range(100)]
+    lines += [f"2026-11-30 15:06:{i % 60:02},556 | INFO | teacher step {i} loss {i / 8}\n" for i in range(100)]
+    rows = [row for row in read(tmp_path, "".join(lines)).rows("sample") if row["name"] == "loss"]
+    assert [row["entity"] for row in rows] == [None] * 100 + ["teacher"] * 100
+
+
+@pytest.mark.parametrize(
     "text", ["  File 'x.py', line 3, in step", "loss function 2 layers", "10,000 steps done", "epoch"]
 )
 def test_lines_that_only_mention_metrics_give_none(text: str) -> None:

@@ -162,13 +162,14 @@ def test_operators_carry_their_sequence_node_and_data_flow(tmp_path: Path) -> No
         op | {"order": 3, "phase": "backward", "role": "output", "autograd": "LogBackward0", "sequence": 42},
         {"step": 3, "phase": "gradient", "role": "gradient", "name": "w", "missing": True},
         {"step": 3, "phase": "gradient", "role": "bucket", "name": "w", "n_nan": 4, "n_inf": 0},
+        {"step": 3, "phase": "gradient", "role": "reduced-bucket", "name": "w", "n_nan": 4, "n_inf": 0},
     ]
     sink = loaded(tensor_stats, tmp_path / "operators.jsonl", rows)
     assert [(n["sequence"], n["autograd"]) for n in sink.rows("node")] == [
         (41, None), (42, None), (None, None), (42, "LogBackward0")
     ]  # fmt: skip
     assert [(e["from_node"], e["to_node"], e["tensor_row"]) for e in sink.rows("edge")] == [(0, 1, 1)]
-    assert [t["role"] for t in sink.rows("tensor")][-2:] == ["missing-gradient", "bucket"]
+    assert [t["role"] for t in sink.rows("tensor")][-3:] == ["missing-gradient", "bucket", "reduced-bucket"]
     assert (sink.rows("tensor")[1]["addr"], sink.rows("tensor")[1]["version"]) == (2**63 + 1, 2)
 
 

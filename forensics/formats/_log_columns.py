@@ -175,7 +175,11 @@ class ColumnReader:
         if metrics is None:
             if step is not None or values:
                 raise NotAlike
-        elif (step, columns.template.names) != (metrics.step, metrics.names) or not _same(values, metrics.values):
+        elif (
+            (step, columns.template.names) != (metrics.step, metrics.names)
+            or columns.template.printer != metrics.printer
+            or not _same(values, metrics.values)
+        ):
             raise NotAlike
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from forensics.formats._log_printer import phase_of, printer_of
+
 MAX_PAIRS = 64
 MAX_STEP = 1 << 62
 _MAX_SHAPES = 20_000
@@ -37,9 +39,10 @@ _WORD = re.compile(
 )
 # Words that belong to the name when they stand before its last word.
 _BEFORE = re.compile(
-    r"(?<![\w.-])((?:train(?:ing)?|val(?:id)?(?:ation)?|eval|test|lm|avg|mean|total|aux|grad(?:ient)?|loss|learning|weight"
+    r"(?<![\w.-])((?:train(?:ing)?|val(?:id)?(?:ation)?|eval|test|lm|avg|average|mean|total|aux|grad(?:ient)?|loss|learning|weight"
     r"|consumed|batch|step|data|global batch|elapsed|tokens|peak|max|gpu|allocated|reserved|skipped)[ _])$"
 )
+_OF_LOSS = re.compile(r"(?<![\w.:/-])([A-Za-z][\w-]{0,20} )$")  # whose loss: teacher loss 0.3
 # A whole field of a `name: value | name: value` line (Megatron).
 _SEGMENT = re.compile(r"\s*([A-Za-z][\w ()/.-]{1,60}?)\s*:\s*([-+]?\d+\.?\d*(?:[eE][-+]?\d+)?)\s*$")
 _LOSS = re.compile(r"(?:^|_)loss(?:$|[._](?:avg|mean|max|min|scale|std|ema))")
@@ -49,6 +52,7 @@ _SERVED = re.compile(
     r"(?:^|[,.\]:] ?)\s*#?([A-Za-z][\w /-]{1,60}?)(?: \([\w/]+\))?: ([-+]?\d[\d.]*)"
     r"(?: ?(%|reqs|tokens/s|GB|GiB|ms|s))?(?=,|\.?\s*$|\. )"
 )
+_LOSSES = {"loss", "avg_loss", "average_loss", "mean_loss", "total_loss"}  # of training, unless the line says otherwise
 _REDUCED = re.compile(r"(?:reducing (?:loss scale )?to|setting loss scale to:) (\d+(?:\.\d+)?(?:e[-+]?\d+)?)\b")
 _STOP = frozenset(
     {"in", "of", "at", "to", "for", "on", "by", "from", "with", "and", "or", "than", "is", "was", "after", "before"}
@@ -56,6 +60,8 @@ _STOP = frozenset(
     | {"rank", "pid", "line", "port", "version", "node", "device", "gpu", "cuda", "world", "size", "shape", "dim"}
     | {"seed", "worker", "workers", "process", "proc", "scaler"}
 )
+_NO_NAME = _STOP | {"now", "new", "this", "that", "its", "while", "when", "if", "then", "but"}
+_NO_NAME |= {"epoch", "iter", "iteration"}
 _NAMES = {
     "lr": "learning_rate",
     "learning rate": "learning_rate",
@@ -104,10 +110,13 @@ class Found(NamedTuple):
 
 
 class Metrics(NamedTuple):
+    """`printer`: by what words the loop that prints such lines is known again."""
+
     step: int | None
     names: list[str]
     units: list[str | None]
     values: list[float]
+    printer: str | None = None
 
 
 class Shape(NamedTuple):
@@ -122,6 +131,7 @@ class Shape(NamedTuple):
     numbers: list[int]
     fixed: list[tuple[int, float]]
     naming: tuple[int, ...]
+    printer: str | None = None
 
 
 class MetricReader:
@@ -146,7 +156,7 @@ class MetricReader:
         for position, value in shape.fixed:
             values.insert(position, value)
         counted = int(step) if step is not None and 0 <= step < MAX_STEP else None
-        return Metrics(counted, shape.names, shape.units, values)
+        return Metrics(counted, shape.names, shape.units, values, shape.printer)
 
     def shape(self, text: str) -> tuple[Shape | None, list[str]]:
         """What a line's numbers mean, and its words and numbers in turn."""
@@ -197,7 +207,7 @@ def _shape_of(pieces: list[str]) -> Shape | None:
     naming: tuple[int, ...] = ()
     while True:
         text, starts = _with_plain_numbers(pieces, naming)
-        step, found = _find(text)
+        step, found, before = _find(text)
         if step is None and not found:
             return None
         spans = [item.named for item in found]
@@ -205,6 +215,7 @@ def _shape_of(pieces: list[str]) -> Shape | None:
         if naming or not more:
             break
         naming = more
+    phase = phase_of(before)
     named = {item.name: item for item in found[:MAX_PAIRS]}
     names, units, numbers, fixed = list[str](), list[str | None](), list[int](), list[tuple[int, float]]()
     for item in named.values():
@@ -214,9 +225,10 @@ def _shape_of(pieces: list[str]) -> Shape | None:
             fixed.append((len(names), float(item.text)))
         else:
             continue
-        names.append(item.name)
+        names.append(f"{phase}_loss" if phase and item.name in _LOSSES else item.name)
         units.append(item.unit)
-    return Shape(starts.get(step) if step is not None else None, names, units, numbers, fixed, naming)
+    counted = starts.get(step) if step is not None else None
+    return Shape(counted, names, units, numbers, fixed, naming, printer_of(before))
 
 
 def _with_plain_numbers(pieces: list[str], kept: tuple[int, ...]) -> tuple[str, dict[int, int]]:
@@ -232,26 +244,27 @@ def _with_plain_numbers(pieces: list[str], kept: tuple[int, ...]) -> tuple[str, 
     return "".join(parts), starts
 
 
-def _find(text: str) -> tuple[int | None, list[Found]]:
-    """Where the step stands, and the metrics."""
+def _find(text: str) -> tuple[int | None, list[Found], str]:
+    """Where the step stands, the metrics, and what stands before them."""
     if "{" in text and (found := list(_dict_pairs(text))) and any(item.name in TRAINER_NAMES for item in found):
         steps = {item.name: item.at for item in found}
         step = next((steps[name] for name in _STEPS if name in steps), None)
-        return step, [item for item in found if item.name not in _STEPS]
+        return step, [item for item in found if item.name not in _STEPS], text[: text.index("{")]
     if _SERVING.search(text):
-        return None, [Found(normalised(m[1]), m.start(2), m[2], m[3], m.span(1)) for m in _SERVED.finditer(text)]
+        return None, [Found(normalised(m[1]), m.start(2), m[2], m[3], m.span(1)) for m in _SERVED.finditer(text)], ""
     step = _step(text)
     epoch = _EPOCH.search(text)
     if step is None and epoch is None and "loss" not in text.lower():
-        return None, []
+        return None, [], ""
     found = [item for item in _pairs(text) if item.name not in _STEPS and item.name != "epoch"]
     if step is None and epoch is None and not any(_LOSS.search(item.name) for item in found):
-        return None, []
+        return None, [], ""
+    before = text[: found[0].named[0]] if found else ""
     if epoch is not None and found:
         found.append(Found("epoch", epoch.start(1), epoch[1], None))
         if epoch[2]:
             found.append(Found("batch", epoch.start(2), epoch[2], None))
-    return step, found
+    return step, found, before
 
 
 def _step(text: str) -> int | None:
@@ -273,11 +286,21 @@ def _pairs(text: str) -> Iterator[Found]:
         else:
             for _, m in zip(range(MAX_PAIRS), _WORD.finditer(segment), strict=False):
                 if m[1].lower() not in _STOP:
-                    before = _BEFORE.search(segment, max(m.start() - 40, 0), m.start())
-                    name = (before[1] if before else "") + m[1]
-                    named = (offset + m.start(1), offset + m.end(1))
+                    before = _before(segment, m)
+                    name = before + m[1]
+                    named = (offset + m.start(1) - len(before), offset + m.end(1))
                     yield Found(normalised(name), offset + m.start(2), m[2], m[3], named)
         offset += len(segment) + 1
+
+
+def _before(segment: str, word: re.Match[str]) -> str:
+    """Words in front of a name that belong to it."""
+    start = max(word.start() - 40, 0)
+    if m := _BEFORE.search(segment, start, word.start()):
+        return m[1]
+    if word[1].lower() == "loss" and (m := _OF_LOSS.search(segment, start, word.start())):
+        return "" if m[1].strip().lower() in _NO_NAME else m[1]
+    return ""
 
 
 def _dict_pairs(text: str) -> Iterator[Found]:

@@ -13,7 +13,7 @@ from forensics.formats._log_marks import Labels, Line
 from forensics.formats._log_metrics import metric_reader
 from forensics.formats._log_prefix import parse
 from forensics.formats._log_processes import Processes
-from forensics.formats._log_samples import SampleRows
+from forensics.formats._log_samples import Kind, SampleRows
 from forensics.formats._log_scan import Scan
 from forensics.formats._log_time import Clock
 
@@ -81,7 +81,8 @@ class Numbers:
             self.steps[proc], self._step_at[proc] = metrics.step, at
         if metrics.names:
             ts_ns = self._clock.ns(line.stamp, number)
-            self._samples.add(at, proc, metrics.step, ts_ns, number, metrics.names, metrics.units, metrics.values)
+            kind = Kind(tuple(metrics.names), tuple(metrics.units), metrics.printer)
+            self._samples.add(at, proc, metrics.step, ts_ns, number, kind, metrics.values)
 
     def end(self) -> None:
         """Ends the block."""
@@ -132,8 +133,7 @@ class Numbers:
             None if columns.steps is None else pick(columns.steps),
             None if ts_ns is None else pick(ts_ns),
             pick(self._block.numbers(columns.indices)),
-            columns.template.names,
-            columns.template.units,
+            Kind(tuple(columns.template.names), tuple(columns.template.units), columns.template.printer),
             [v if isinstance(v, float) else pick(v) for v in columns.values],
         )
 

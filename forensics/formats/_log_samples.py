@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,14 +32,21 @@ _LINE = pa.schema(
     [("key", pa.int64()), ("proc", pa.int32()), ("step", pa.int64()), ("ts_ns", pa.int64()), ("line", pa.int64())]
 )
 _ROW = pa.schema([*_LINE, ("name", pa.int32()), ("value", pa.float64())])
-_Names = tuple[tuple[str, ...], tuple[str | None, ...]]
+
+
+class Kind(NamedTuple):
+    """What lines of one loop have in common."""
+
+    names: tuple[str, ...]
+    units: tuple[str | None, ...]
+    printer: str | None
 
 
 @dataclass(frozen=True)
 class SampleLines:
     """Lines of the same metrics. `lines`: columns of _LINE; `values`: a column for each name."""
 
-    names: _Names
+    kind: Kind
     lines: pa.Table
     values: Sequence[pa.Array]
 
@@ -53,8 +61,8 @@ class SampleRows:
         self._n_odd = 0
         self.kept: Counter[int] = Counter()
         self.n_dropped = 0
-        self._numbers: dict[tuple[str, str | None], int] = {}
-        self._single: dict[_Names, list[tuple[int | float | None, ...]]] = {}
+        self._numbers: dict[tuple[str, str | None, str | None], int] = {}
+        self._single: dict[Kind, list[tuple[int | float | None, ...]]] = {}
         self._last_key = -1
         self._block: list[SampleLines] = []
         self._held: list[SampleLines] = []  # the block before, of which it is not known whether it is the last one
@@ -62,17 +70,16 @@ class SampleRows:
         self._n_ready = 0
 
     def add(
-        self, at: int, proc: int, step: int | None, ts_ns: int | None, line: int, names: Sequence[str],
-        units: Sequence[str | None], values: Sequence[float],
+        self, at: int, proc: int, step: int | None, ts_ns: int | None, line: int, kind: Kind, values: Sequence[float],
     ) -> None:  # fmt: skip
         """The metrics of one line, piece `at` of its block; pieces in order."""
         key = max(at * _PLACES, self._last_key + 1)
         self._last_key = key + len(values)
-        self._single.setdefault((tuple(names), tuple(units)), []).append((key, proc, step, ts_ns, line, *values))
+        self._single.setdefault(kind, []).append((key, proc, step, ts_ns, line, *values))
 
     def add_lines(
-        self, at: pa.Array, proc: pa.Array, step: pa.Array | None, ts_ns: pa.Array | None, line: pa.Array,
-        names: Sequence[str], units: Sequence[str | None], values: Sequence[pa.Array | float],
+        self, at: pa.Array, proc: pa.Array, step: pa.Array | None, ts_ns: pa.Array | None, line: pa.Array, kind: Kind,
+        values: Sequence[pa.Array | float],
     ) -> None:  # fmt: skip
         """The metrics of many lines of the block, in order; a number where all lines have the same value."""
         n = len(at)
@@ -80,17 +87,15 @@ class SampleRows:
         key = pc.multiply(at.cast(pa.int64()), _PLACES)
         columns = [key, proc, missing if step is None else step, missing if ts_ns is None else ts_ns, line]
         values = [pa.repeat(pa.scalar(v, pa.float64()), n) if isinstance(v, float) else v for v in values]
-        self._block.append(
-            SampleLines((tuple(names), tuple(units)), pa.Table.from_arrays(columns, schema=_LINE), values)
-        )
+        self._block.append(SampleLines(kind, pa.Table.from_arrays(columns, schema=_LINE), values))
 
     def end_block(self) -> None:
         """Says that what was added since the last call is all of a block."""
-        for names, rows in self._single.items():
+        for kind, rows in self._single.items():
             columns = list(zip(*rows, strict=True))
             lines = [pa.array(column, field.type) for column, field in zip(columns, _LINE, strict=False)]
             values = [pa.array(column, pa.float64()) for column in columns[len(_LINE) :]]
-            self._block.append(SampleLines(names, pa.Table.from_arrays(lines, schema=_LINE), values))
+            self._block.append(SampleLines(kind, pa.Table.from_arrays(lines, schema=_LINE), values))
         block, self._block, self._single, self._last_key = self._block, [], {}, -1
         self._put(self._held, whole=False)
         self._held = block
@@ -143,10 +148,12 @@ class SampleRows:
         )
         value_of = array("d", bytes(8 * n * k))
         lines = _counted(n)
-        for place, (name, unit, column) in enumerate(zip(*given.names, given.values, strict=True)):
+        kind = given.kind
+        for place, (name, unit, column) in enumerate(zip(kind.names, kind.units, given.values, strict=True)):
             line_of[place::k] = lines
             place_of[place::k] = array("q", [place]) * n
-            name_of[place::k] = array("i", [self._numbers.setdefault((name, unit), len(self._numbers))]) * n
+            number = self._numbers.setdefault((name, unit, kind.printer), len(self._numbers))
+            name_of[place::k] = array("i", [number]) * n
             value_of[place::k] = _doubles(column)
         repeated = given.lines.take(_arrow(line_of, pa.int32()))
         key = pc.add(repeated["key"], _arrow(place_of, pa.int64()))
@@ -160,13 +167,13 @@ class SampleRows:
         n, first = len(rows), self._row - self._n_ready
         for proc in pc.value_counts(rows["proc"]):
             self.kept[proc["values"].as_py()] += proc["counts"].as_py()
-        names = pa.array([name for name, _ in self._numbers], pa.string())
-        units = pa.array([unit for _, unit in self._numbers], pa.string())
+        names, units, printers = (pa.array(column, pa.string()) for column in zip(*self._numbers, strict=True))
         columns = {
             "row": pc.add(_arrow(_counted(n), pa.int32()).cast(pa.int64()), first),
             **{name: rows[name] for name in ("proc", "step", "ts_ns", "line")},
             "source": pa.repeat("log", n),
             "name": pc.take(names, rows["name"]),
+            "entity": pc.take(printers, rows["name"]),
             "unit": pc.take(units, rows["name"]) if units.null_count < len(units) else pa.nulls(n, pa.string()),
             "value": rows["value"],
         }

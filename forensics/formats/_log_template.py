@@ -65,6 +65,7 @@ class Template:
     values: list[str | float]
     names: list[str]
     units: list[str | None]
+    printer: str | None
 
 
 def looks_of(text: bytes) -> bytes:
@@ -134,7 +135,7 @@ def _template(
     return Template(
         body, separators, convert, list(types), keys, [name for name in time if name], named, mixed, placed,
         [name for name, kind in types.items() if kind == pa.float64()], *meant,
-        shape.names if shape else [], shape.units if shape else [],
+        shape.names if shape else [], shape.units if shape else [], shape.printer if shape else None,
     )  # fmt: skip
 
 

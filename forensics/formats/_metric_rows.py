@@ -9,6 +9,7 @@
 | `metric`, `name` or `tag` beside `value` | the name of the sample |
 | `param`, `parameter`, `module`, `layer`, `tensor`, `request`, `request_id`, `model`, `process` | entity |
 | loss, gradient norm, learning rate, loss scale | their normalised names |
+| `phase`, `mode`, `stage`, `split`, `subset` that says validation, evaluation or test | `loss` of that record is `val_loss`, `eval_loss`, `test_loss` |
 | a name that ends in a unit of size (`rss_gb`, `reserved_mib`) | the name without it, in bytes |
 | true, false | 1, 0 with unit `bool` |
 | other texts | facts with the line's number while they are few, then only new ones |
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from forensics.artifact import Sink
 from forensics.formats._bad_fields import BadFields
 from forensics.formats._lenient_json import as_float, as_int
+from forensics.formats._log_printer import phase_of
 from forensics.formats._quantities import epoch_ns, parse_number, parse_size, parse_time
 from forensics.formats._samples import SampleRows, canonical_metric, folded
 from forensics.redact import masked_value
@@ -35,6 +37,7 @@ _HOST_COLUMNS = ("hostname", "host")
 _DEVICE_COLUMNS = ("gpu", "gpu_id", "gpu_index", "device", "device_index")
 _NAME_COLUMNS = ("metric", "name", "tag")
 _ENTITY_COLUMNS = ("param", "parameter", "module", "layer", "tensor", "request", "request_id", "model", "process")
+_PHASE_COLUMNS = ("phase", "mode", "stage", "split", "subset")
 _INT32_MAX = 2**31 - 1
 _MAX_RANK = 1_000_000
 _MAX_DEVICE = 1023
@@ -89,6 +92,7 @@ class _Plan:
         self.steps, self.ranks = present(STEP_COLUMNS), present(_RANK_COLUMNS)
         self.devices, self.times = present(_DEVICE_COLUMNS), present(TIME_COLUMNS)
         self.entities, self.hosts = present(_ENTITY_COLUMNS), present(_HOST_COLUMNS)
+        self.phases = present(_PHASE_COLUMNS)
         self.value = names.get("value")
         self.labels = present(_NAME_COLUMNS) if self.value is not None else []
         self.process = {key: names[key] for key in _PROCESS_NUMBERS if key in names}
@@ -115,6 +119,7 @@ class _Placed:
     device: int | None = None
     entity: str | None = None
     label: str | None = None
+    phase: str | None = None
     used: set[str] = field(default_factory=set)
 
     def number(self, names: list[str], record: Mapping[str, object], most: int) -> int | None:
@@ -172,7 +177,7 @@ class MetricRows:
                 self._odd.count(name, value)
             for metric, number, unit in found:
                 self._samples.add(
-                    metric,
+                    f"{at.phase}_loss" if at.phase and metric == "loss" else metric,
                     number,
                     step=at.step,
                     ts_ns=at.ts_ns,
@@ -217,6 +222,7 @@ class MetricRows:
         at.device = at.number(plan.devices, record, _MAX_DEVICE)
         at.entity = at.text(plan.entities, record)
         at.label = at.text(plan.labels, record)
+        at.phase = phase_of(at.text(plan.phases, record) or "")
         if at.label is not None:
             at.used.update(name for name in plan.labels if record[name] == at.label)
         for name in plan.times:

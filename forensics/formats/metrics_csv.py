@@ -19,7 +19,7 @@ from forensics.formats._quantities import parse_number, parse_time
 from forensics.formats._samples import folded
 from forensics.formats._text_lines import BadLines, decode_text, head_lines, numbered_lines
 
-VERSION = 2
+VERSION = 3
 TITLE = "Metrics as CSV, nvidia-smi --query-gpu as CSV"
 PROVIDES = ("sample", "sample.device", "fact")
 

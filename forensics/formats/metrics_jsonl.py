@@ -14,7 +14,7 @@ from forensics.formats._quantities import parse_number
 from forensics.formats._samples import folded
 from forensics.formats._text_lines import BadLines, decode_text, head_lines, numbered_lines
 
-VERSION = 1
+VERSION = 2
 TITLE = "Metrics as JSON lines"
 PROVIDES = ("sample",)
 

@@ -19,6 +19,7 @@ Line: `step` and `role` are required.
 | `op` | operator; without it the line says something of a tensor, not of a graph's node |
 | `module` | path of the module, or name of the parameter |
 | `role` | input, output, gradient, parameter, buffer, bucket (a gradient before it is reduced over the ranks), |
+| | reduced-bucket (one that was finite before and is not after the reduction), |
 | | attribute (a tensor that a module holds and did not register), |
 | | captured-gradient (where a gradient lay when the capture of a CUDA graph ended: `addr` alone) |
 | `n`, `n_nan`, `n_inf` | elements, those that are NaN, those that are infinite |
@@ -48,13 +49,14 @@ from forensics.formats._lenient_json import as_int
 from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
 from forensics.formats._text_lines import BadLines
 
-VERSION = 7
+VERSION = 8
 TITLE = "Statistics of tensors (forensics.tensor_stats)"
-PROVIDES = ("tensor", "node", "fact")
+PROVIDES = ("tensor", "tensor.reduced", "node", "fact")
 
 FORMAT = "forensics.tensor_stats/1"
 _NODE_PHASES = {"forward": "forward", "backward": "backward", "gradient": "backward", "parameter": "optimizer"}
 _ROLES = {"input", "output", "gradient", "captured-gradient", "parameter", "buffer", "attribute", "bucket"}
+_ROLES |= {"reduced-bucket"}
 _NUMBERS = ("absmax", "norm", "std", "zero_ratio", "subnormal_ratio")
 _BATCH_ROWS = 32_768
 _MAX_TEXT = 1000
@@ -108,7 +110,7 @@ class _Rows:
         self._places: list[dict[str, Any]] = []
         self._nodes: list[dict[str, Any]] = []
         self._edges: list[dict[str, Any]] = []
-        self._n_tensors = self._n_nodes = 0
+        self._n_tensors = self._n_nodes = self._n_reduced = 0
         self._seen: set[int] = set()
         self._step: int | None = None
         self._span: tuple[int, int] | None = None
@@ -145,6 +147,7 @@ class _Rows:
         self._tensors.append({"row": self._n_tensors, **row})
         self._places.append({"table": "tensor", "row": self._n_tensors, "line": number})
         self._n_tensors += 1
+        self._n_reduced += role == "reduced-bucket"
         if len(self._tensors) >= _BATCH_ROWS:
             self._flush()
         return True
@@ -199,6 +202,9 @@ class _Rows:
             if kept:
                 read = self._n_tensors + n_bad
                 self._sink.cover(capability, complete=complete, n_read=read, n_kept=kept, from_ns=low, to_ns=high)
+        if self._n_reduced:  # only reductions that gave what is not finite are recorded
+            n = self._n_reduced
+            self._sink.cover("tensor.reduced", complete=False, n_read=n, n_kept=n, from_ns=low, to_ns=high)
 
 
 def _shape(value: object) -> str | None:

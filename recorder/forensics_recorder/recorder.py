@@ -156,13 +156,20 @@ class Recorder:
             self.log(loss=loss)
         return result
 
-    def watch_buckets(self, ddp: Any, group: Any = None) -> None:
-        """Registers a communication hook that names the rank whose gradients were bad before they were reduced."""
+    def watch_buckets(
+        self, ddp: Any, group: Any = None, *, hook: Callable[[Any, Any], Any] | None = None, hook_state: Any = None
+    ) -> None:
+        """Registers a communication hook that names the rank whose gradients were bad before they were reduced.
+
+        `hook` and `hook_state` are the job's own communication hook, which DDP cannot have beside it: it is called
+        inside, and what it makes of finite gradients is looked at as well.
+        """
 
         def register() -> None:
             from forensics_recorder.buckets import FORMAT, Buckets
 
-            self._buckets = Buckets(ddp, self._journal("buckets", FORMAT), group)
+            journal = self._journal("buckets", FORMAT, **({"communication_hook": _name_of(hook)} if hook else {}))
+            self._buckets = Buckets(ddp, journal, group, hook=hook, hook_state=hook_state)
 
         self._guard("buckets", register)
 
@@ -186,6 +193,8 @@ class Recorder:
         self._closed = True
         if self._stall is not None:
             self._stall.stop()
+        if self._buckets is not None:
+            self._guard("buckets", self._buckets.settle)
         if error is not None and "OutOfMemory" in type(error).__name__ and self._memory is not None:
             self._guard("references", lambda: self._memory.references("oom"))
         for part in (self._watch, self._memory, self._graphs, self._host):
@@ -205,8 +214,8 @@ class Recorder:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self.close(error)
 
-    def _journal(self, stem: str, kind: str) -> Journal:
-        return Journal(self.folder, stem, self.identity.header(kind), self.options.max_bytes)
+    def _journal(self, stem: str, kind: str, **facts: str) -> Journal:
+        return Journal(self.folder, stem, self.identity.header(kind) | facts, self.options.max_bytes)
 
     def _attach(self, model: Any, optimizer: Any) -> None:
         from forensics_recorder.gradients import FORMAT, Gradients
@@ -246,6 +255,8 @@ class Recorder:
     def _look(self, force: bool) -> None:
         """Before weights change: is everything finite? and a sample of the gradients, when it is time for one."""
         self._looked = True
+        if self._buckets is not None:
+            self._guard("buckets", self._buckets.settle)
         step, bad = self._steps.step, None
         # Gradients that overflow now and then are how a scaler finds its scale.
         scaled = self._scaler is not None and self._scaler.is_enabled() and not force
@@ -299,6 +310,10 @@ class Recorder:
         except Exception as error:
             self.event("recorder_fault", {"where": where, "what": f"{type(error).__name__}: {error}"[:2000]})
             return None
+
+
+def _name_of(hook: Any) -> str:
+    return f"{getattr(hook, '__module__', '?')}.{getattr(hook, '__qualname__', type(hook).__qualname__)}"
 
 
 def _finite(value: Any) -> bool:

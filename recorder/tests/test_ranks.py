@@ -51,7 +51,29 @@ def test_only_the_rank_at_fault_shows_a_birth_under_ddp(run: Run) -> None:
     assert any(r["module"] == "first" for r in left.lines("operators", 0))
     assert {line["role"] for line in left.lines("buckets", 1)} == {"bucket"}
     assert left.lines("buckets", 1)[0]["step"] == 3
-    assert all(line["step"] > 3 for line in left.lines("buckets", 0))
+    # What rank 0 brought in that step was finite, and what it got was not.
+    at_fault = [line for line in left.lines("buckets", 0) if line["step"] == 3]
+    assert all(line["n_nan"] == 0 and line["absmax"] < 10 for line in at_fault if line["role"] == "bucket")
+    assert {line["name"] for line in at_fault if line["role"] == "reduced-bucket"} >= {"first.weight", "last.bias"}
+
+
+def test_a_hook_of_the_job_is_called_and_what_it_makes_of_finite_gradients_is_looked_at(run: Run) -> None:
+    hook = """
+def hook(factor, bucket):
+    done = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return done.then(lambda f: f.value()[0] * (factor if rec._buckets.step == 2 else 0.5))
+rec.watch_buckets(net, hook=hook, hook_state=float("inf"))
+"""
+    script = DDP.format(wrapper="DistributedDataParallel(Net())", extra=hook)
+    left = run(script.replace("step == 3 and rank == 1", "False"), launcher=TORCHRUN, timeout=300)
+    assert left.code == 0, left.stderr
+    for rank in range(2):
+        lines = [line for line in left.lines("buckets", rank) if line["step"] <= 2]
+        before, after = ([x for x in lines if x["role"] == role] for role in ("bucket", "reduced-bucket"))
+        assert {line["step"] for line in lines} == {2}
+        assert [line["name"] for line in before] == [line["name"] for line in after]
+        assert all(x["n_nan"] + x["n_inf"] == 0 and x["absmax"] < 10 for x in before)
+        assert all(x["n_nan"] + x["n_inf"] > 0 for x in after)
 
 
 def test_fsdp_steps_are_recorded_while_they_run(run: Run) -> None:

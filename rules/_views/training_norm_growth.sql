@@ -1,4 +1,4 @@
--- How the logged gradient norms of a run grow: a row is one artifact's series of one process.
+-- How the logged gradient norms of a run grow: a row is one series.
 -- growth: median of the last tenth / median of the first three. correlation: of the norm with its ordinal, and
 -- exponential_correlation of its logarithm. loss_change: median loss of the last quarter / of the first.
 CREATE TEMP VIEW training_norm_growth AS
@@ -33,4 +33,4 @@ SELECT
     coalesce(max(l.loss_change), 1) AS loss_change
 FROM norm AS m
 LEFT JOIN loss AS l ON l.proc_id IS NOT DISTINCT FROM m.proc_id
-GROUP BY m.artifact_id, m.proc_id, m.rank;
+GROUP BY m.artifact_id, m.series, m.proc_id, m.rank;

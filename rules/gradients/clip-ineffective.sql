@@ -39,6 +39,17 @@ value = 10.0
 unit = "largest loss after it / median loss"
 why = "beyond a hard batch: steps were thrown"
 
+[thresholds.burst]
+value = 10.0
+unit = "largest gradient norm / 90th percentile of the run's norms"
+measured = "burst"
+why = "an order of magnitude: a threshold anywhere near the usual norms would have shortened it"
+
+[thresholds.min_traced]
+value = 2
+unit = "traced steps with a backward and a step of the optimizer"
+why = "the first and the last step of a trace can be cut"
+
 [variant.tensors]
 needs = ["tensor", "fact"]
 strength = "strong"
@@ -46,6 +57,11 @@ strength = "strong"
 [variant.metrics]
 needs = ["sample", "fact"]
 strength = "indication"
+
+[variant.absent]
+needs = ["sample", "fact|slice|tensor"]
+strength = "indication"
+says = "That clipping would have kept the run on its course does not follow from large norms."
 */
 -- variant: tensors
 WITH
@@ -178,4 +194,126 @@ SELECT
 FROM norm AS n
 CROSS JOIN clip_threshold AS t
 WHERE n.n_points >= $min_points AND n.largest > 0 AND (n.largest * $far < t.threshold OR n.smallest > $far * t.threshold)
+ORDER BY n.ts_ns, n.artifact_id, n.row;
+-- variant: absent
+WITH
+norm AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        rank,
+        max_by(row, (value, -place)) AS row,
+        max_by(line, (value, -place)) AS line,
+        max_by(step, (value, -place)) AS step,
+        max_by(ts_ns, (value, -place)) AS ts_ns,
+        max(value) AS largest,
+        quantile_cont(value, 0.9) AS percentile_90
+    FROM training_curve
+    WHERE name = 'grad_norm' AND preference = 1 AND isfinite(value)
+    GROUP BY artifact_id, proc_id, rank
+    HAVING count(*) >= $min_points AND max(value) > $burst * quantile_cont(value, 0.9)
+),
+-- Clipping that any settings switch on, by norm, by value or under a name of the job's own.
+switched AS (
+    SELECT
+        min_by({'artifact_id': artifact_id, 'line': line}, (artifact_id, line)) FILTER (WHERE is_off) AS place,
+        coalesce(bool_or(NOT is_off), FALSE) AS is_on
+    FROM (
+        SELECT
+            artifact_id,
+            line,
+            coalesce(number = 0, FALSE) OR lower(value) IN ('none', 'null', 'false', 'off', 'inf', 'no') AS is_off
+        FROM fact
+        WHERE scope IN ('option', 'command')
+          AND regexp_matches(lower(split_part(key, '.', -1)), '(^|_)(clip|clipping)(_|$)|^max_(grad_)?norm$')
+    )
+),
+scaling (name) AS (
+    VALUES ('aten::_foreach_mul_'), ('aten::mul_'), ('aten::_foreach_clamp_min_'), ('aten::_foreach_clamp_max_'), ('aten::clamp_'), ('aten::_foreach_div_'), ('aten::div_')
+),
+called AS (
+    SELECT
+        s.artifact_id,
+        s.proc_id,
+        s.step,
+        max(s.ts_ns) FILTER (WHERE n.text LIKE '%AccumulateGrad%') AS accumulated_ns,
+        min(s.ts_ns) FILTER (WHERE n.text LIKE 'Optimizer.step#%') AS stepped_ns,
+        min(s.row) FILTER (WHERE n.text LIKE 'Optimizer.step#%') AS row
+    FROM slice AS s
+    JOIN string AS n ON n.id = s.name_id
+    WHERE s.step IS NOT NULL AND (n.text LIKE '%AccumulateGrad%' OR n.text LIKE 'Optimizer.step#%')
+    GROUP BY s.artifact_id, s.proc_id, s.step
+    HAVING accumulated_ns < stepped_ns
+),
+traced AS (
+    SELECT
+        c.proc_id,
+        min(c.artifact_id) AS artifact_id,
+        min_by(c.row, (c.artifact_id, c.step)) AS row,
+        count(*) AS n_steps
+    FROM called AS c
+    GROUP BY c.proc_id
+    HAVING count(*) >= $min_traced AND NOT bool_or(EXISTS (
+        SELECT 1 FROM slice AS s JOIN string AS n ON n.id = s.name_id JOIN scaling AS k ON k.name = n.text
+        WHERE s.artifact_id = c.artifact_id AND s.ts_ns > c.accumulated_ns AND s.ts_ns < c.stepped_ns
+    ))
+),
+reaching AS (
+    SELECT
+        proc_id,
+        min(artifact_id) AS artifact_id,
+        max_by(row, (total, -step)) AS row,
+        max(total) AS total
+    FROM (
+        SELECT artifact_id, proc_id, step, min(row) AS row, sqrt(sum(gradient_norm * gradient_norm)) AS total
+        FROM gradient_reading AS g
+        WHERE isfinite(gradient_norm) AND NOT EXISTS (
+            SELECT 1 FROM metric AS w WHERE w.proc_id IS NOT DISTINCT FROM g.proc_id AND w.step = g.step AND w.name = 'optimizer_waited'
+        )
+        GROUP BY artifact_id, proc_id, step
+    )
+    GROUP BY proc_id
+),
+loss AS (
+    SELECT
+        proc_id,
+        NOT bool_and(isfinite(value)) OR max(value) > $harm * median(value) FILTER (WHERE isfinite(value)) AS is_harmed
+    FROM training_curve
+    WHERE name = 'loss' AND preference = 1
+    GROUP BY proc_id
+)
+SELECT
+    n.artifact_id,
+    n.row,
+    n.line,
+    n.proc_id,
+    n.rank,
+    n.step,
+    n.ts_ns,
+    n.largest / n.percentile_90 AS burst,
+    printf('%.3g', n.percentile_90) AS percentile_90,
+    'a gradient norm of ' || printf('%.3g', n.largest) || ' at step ' || coalesce(n.step::VARCHAR, 'unknown') || ' is '
+        || printf('%.0f', n.largest / n.percentile_90) || ' times what nine in ten stay below, and gradients are not clipped: '
+        || CASE
+            WHEN s.place IS NOT NULL THEN 'the settings switch it off'
+            WHEN r.total > $burst * n.percentile_90 THEN 'the recorder saw gradients of norm ' || printf('%.3g', r.total) || ' reach the optimizer'
+            ELSE 'nothing scales them between backward and the optimizer in ' || t.n_steps || ' traced steps'
+        END AS what,
+    'If single batches make such gradients, clip the total norm near its 90th percentile, ' || printf('%.3g', n.percentile_90) || ' here: clip_grad_norm_(parameters, '
+        || printf('%.3g', n.percentile_90) || ') after backward (and after scaler.unscale_).' AS remedy,
+    CASE WHEN l.is_harmed THEN 'medium' ELSE 'info' END AS severity,
+    [] AS causes,
+    CASE
+        WHEN s.place IS NOT NULL
+            THEN [{'artifact_id': s.place.artifact_id, 'row': NULL::BIGINT, 'line': s.place.line::INTEGER, 'note': 'the setting'}]
+        WHEN r.total > $burst * n.percentile_90
+            THEN [{'artifact_id': r.artifact_id, 'row': r.row, 'line': NULL::INTEGER, 'note': 'the first of the gradients that reached the optimizer'}]
+    END AS evidence,
+    'absent' AS key
+FROM norm AS n
+CROSS JOIN switched AS s
+LEFT JOIN traced AS t ON t.proc_id IS NOT DISTINCT FROM n.proc_id
+LEFT JOIN reaching AS r ON r.proc_id IS NOT DISTINCT FROM n.proc_id
+LEFT JOIN loss AS l ON l.proc_id IS NOT DISTINCT FROM n.proc_id
+WHERE NOT s.is_on AND (s.place IS NOT NULL OR t.n_steps IS NOT NULL OR r.total > $burst * n.percentile_90)
 ORDER BY n.ts_ns, n.artifact_id, n.row;

@@ -170,11 +170,11 @@ WITH
 moving AS (
     SELECT
         artifact_id,
-        proc_id,
+        series,
         max(place) FILTER (WHERE value > 0) AS last_moving
     FROM training_curve
     WHERE name = 'learning_rate' AND source = 'metrics'
-    GROUP BY artifact_id, proc_id
+    GROUP BY artifact_id, series
 )
 SELECT
     c.artifact_id,
@@ -191,7 +191,7 @@ SELECT
     'Check the number of steps that the schedule was made for, and how often scheduler.step() is called.' AS remedy,
     'rate-zero' AS key
 FROM training_curve AS c
-JOIN moving AS m ON m.artifact_id = c.artifact_id AND m.proc_id IS NOT DISTINCT FROM c.proc_id
+JOIN moving AS m ON m.artifact_id = c.artifact_id AND m.series = c.series
 WHERE c.name = 'learning_rate' AND c.value = 0 AND c.place > coalesce(m.last_moving, 0) AND c.preference = 1
 GROUP BY c.artifact_id, c.proc_id, c.rank, c.n
 HAVING count(*) >= $min_logged AND count(*) >= 0.2 * c.n

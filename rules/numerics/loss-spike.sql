@@ -54,7 +54,7 @@ curve AS (
         count(*) OVER (w ROWS BETWEEN 1 FOLLOWING AND 3 FOLLOWING) AS n_next
     FROM training_curve
     WHERE name = 'loss' AND isfinite(value)
-    WINDOW w AS (PARTITION BY artifact_id, proc_id ORDER BY place)
+    WINDOW w AS (PARTITION BY artifact_id, series ORDER BY place)
 ),
 scattered AS (
     SELECT
@@ -91,9 +91,11 @@ SELECT
     'spike' AS key
 FROM jump AS j
 LEFT JOIN (
-    SELECT *, lag(value) OVER (PARTITION BY artifact_id, proc_id ORDER BY place) AS before_value
+    SELECT *, lag(value) OVER (PARTITION BY artifact_id, series ORDER BY place) AS before_value
     FROM training_curve WHERE name = 'learning_rate'
 ) AS r ON r.artifact_id = j.artifact_id AND r.step = j.step AND r.proc_id IS NOT DISTINCT FROM j.proc_id
-WHERE j.is_lasting OR j.value > $min_ratio * j.before
+WHERE (j.is_lasting OR j.value > $min_ratio * j.before)
+  -- The last of losses that nothing counts is often that of a comparison, printed when all is done.
+  AND (j.count_of_steps IS NOT NULL OR j.n_next > 0)
 QUALIFY row_number() OVER (PARTITION BY j.proc_id ORDER BY j.preference, j.place, r.row) = 1
 ORDER BY j.ts_ns, j.artifact_id, j.row;

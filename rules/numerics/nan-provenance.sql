@@ -4,8 +4,8 @@ severity = "critical"
 proves = """
 The operator named is the first of the recorded steps, over all recorded ranks, whose output is not finite although its
 inputs are, or are masks, and what it gave reached the loss or a gradient (tensor statistics; where the recording lacks
-what would show it, the first place that it has, said as such); or the first backward whose result was NaN (anomaly mode);
-or the first step at which the loss was not finite (metrics)."""
+what would show it, the first place that it has, said as such); or gradients were finite on every recorded rank before they
+were reduced and not after; or the first backward whose result was NaN (anomaly mode); or the first step at which the loss was not finite (metrics)."""
 cannot_prove = """
 Why the operands were what they were: bad data, a diverging run and a wrong formula give the same first operator."""
 message = "{who}: {what}{at_step}{place}"
@@ -23,6 +23,11 @@ why = "a loss scaler overflows now and then by design and skips that step; a def
 value = 8
 unit = "reductions of the loss scale, without a rise between"
 why = "a healthy float16 run finds its scale within a few, far above one"
+
+[variant.reduction]
+needs = ["tensor.reduced"]
+strength = "proof"
+says = "What a communication hook does to the gradients before it sums them, and in which type, is not on record: only what it was given and what it gave."
 
 [variant.tensors]
 needs = ["tensor", "node"]
@@ -53,6 +58,46 @@ needs = ["log_event"]
 strength = "indication"
 says = "The log reports a value that was not finite; whether it came first, and from where, it does not say."
 */
+-- variant: reduction
+SELECT
+    b.artifact_id,
+    b.row,
+    b.proc_id,
+    b.rank,
+    b.step,
+    b.ts_ns,
+    b.name AS module,
+    'the reduction over the ranks' AS op,
+    b.total,
+    b.n_ranks,
+    b.explained_by AS cause,
+    'the reduction of gradients over the ranks gave the first value that is not finite' AS what,
+    ', in ' || b.name || CASE WHEN b.n_parameters = 1 THEN '' ELSE ' and ' || (b.n_parameters - 1) || ' more' END
+        || coalesce(' (by ' || h.value || ')', '') || ': what ' || CASE
+            WHEN b.n_ranks < b.world_size OR b.world_size IS NULL THEN 'the ' || b.n_ranks || ' recorded ranks'
+            WHEN b.n_ranks = 2 THEN 'both ranks'
+            ELSE 'all ' || b.n_ranks || ' ranks' END
+        || ' brought was finite, and the largest absolute values of that add up to ' || printf('%.6g', b.total) || CASE b.explained_by
+            WHEN 'type' THEN ', beyond the ' || printf('%.6g', b.ends_at) || ' at which ' || b.handed_over_in || ' ends'
+            WHEN 'float16' THEN ': far from the end of ' || coalesce(b.handed_over_in, 'its type') || ', and beyond the 65504 of float16, should they be summed in that'
+            WHEN 'unrecorded' THEN '; what the other ranks brought is not on record'
+            ELSE ', which no type is too small for: the sum itself does not explain it'
+        END AS place,
+    CASE WHEN b.n_ranks = b.world_size THEN 'proof' ELSE 'indication' END AS strength,
+    CASE b.explained_by
+        WHEN 'nothing' THEN 'Look at what the communication hook does besides summing: what it divides by (a count of samples or tokens that is 0), buffers that it sends before they are written, scaling. If there is none of its own, suspect the transport: compare checksums of a known buffer before and after an all_reduce over the same links.'
+        WHEN 'unrecorded' THEN 'Record the buckets of all ranks (forensics_recorder: rec.watch_buckets(ddp)): one of the others may have brought the value.'
+        ELSE 'Divide by the number of ranks before the sum, not after it; or sum in bfloat16 or float32; or lower the loss scale.'
+    END AS fix,
+    [{'artifact_id': o.artifact_id, 'row': o.row, 'note': 'what rank ' || o.rank || ' brought: up to ' || printf('%.6g', o.absmax)} FOR o IN (
+        SELECT list({'artifact_id': t.artifact_id, 'row': t.row, 'rank': t.rank, 'absmax': t.absmax} ORDER BY t.rank, t.artifact_id, t.row)
+        FROM tensor AS t JOIN proc AS q ON q.id = t.proc_id
+        WHERE q.attempt = b.attempt AND t.role = 'bucket' AND t.step = b.step AND t.name_id = b.name_id
+    )[1:8]] AS evidence,
+    'reduction' AS key
+FROM bad_reduction AS b
+LEFT JOIN (SELECT proc_id, min(value) AS value FROM fact WHERE key = 'communication_hook' GROUP BY proc_id) AS h ON h.proc_id = b.proc_id
+ORDER BY b.step, b.rank, b.artifact_id, b.row;
 -- variant: tensors
 SELECT
     z.artifact_id,
