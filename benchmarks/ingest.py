@@ -94,7 +94,7 @@ def _import_product() -> None:
     from forensics.imports import leave_out_pandas
 
     leave_out_pandas()
-    import forensics.assembly
+    importlib.import_module("forensics.assembly")
     from forensics.formats import formats
 
     formats()
