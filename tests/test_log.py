@@ -313,6 +313,7 @@ def test_any_text_is_read(tmp_path_factory: pytest.TempPathFactory, text: str) -
         ("2026-03-01 10:00:00 INFO hi\n".encode("utf-16"), 40, 40),
         (b'{"log":"hi\\n","stream":"stderr","time":"2026-03-01T10:00:00Z"}\n' * 3, 10, 40),
         (b"[1894120.118823] pcieport 0000:00:03.0: AER: Corrected error received\n" * 3, 40, 40),
+        (b"{'loss': 2.1, 'grad_norm': 1.25, 'epoch': 0.1}\n{'loss': 2.0, 'grad_norm': 1.5, 'epoch': 0.2}\n", 30, 30),
     ],
 )
 def test_content_decides_how_surely_it_is_a_log(data: bytes, low: int, high: int) -> None:

@@ -123,6 +123,8 @@ def _is_document(lines: list[str], text: str) -> bool:
     first = lines[0].lstrip("\ufeff \t")
     if len(lines) > _MIN_PRINTED and any(sign in text for sign in ('"involvedObject"', '"containerStatuses"')):
         return False
+    if first.startswith("{'"):
+        return False  # what a trainer prints of a step, as Python writes it
     if first.startswith("{"):
         return not (first.startswith('{"') and re.search(r'"(?:log|message|msg|textPayload)" ?: ?"', first))
     if not first.startswith("[") or first.startswith("[1,"):

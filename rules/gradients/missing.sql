@@ -3,10 +3,13 @@ title = "Trainable parameters get no gradient"
 severity = "high"
 proves = """
 In every sampled step the named parameters require a gradient and have none after the backward, while others have one; or
-an adapter's parameters are on record as placed and are not among those that train."""
+an adapter's parameters are on record as placed and are not among those that train; or torch refused a loss without a
+graph, or a step of an optimizer none of whose parameters had a gradient; or the gradient norm is exactly zero in step
+after step while the loss is not."""
 cannot_prove = """
 Whether that is meant: a head that the task does not use has no gradient either. Where the path is cut shows only in the
-graph of the forward."""
+graph of the forward. A step without gradients does not tell a cut path from an optimizer that holds other parameters
+than the model's."""
 message = "{who}: {what}"
 fix = "Look for detach(), torch.no_grad(), .item() or .data on the way from {first_name} to the loss, and for a call of requires_grad_(False) behind the place where it was made trainable. With gradient checkpointing, use_reentrant=False or model.enable_input_require_grads()."
 causes = [{ state = "gradient-blocked", of = "rank" }]
@@ -23,14 +26,30 @@ unit = "parameters without a gradient / trainable parameters"
 measured = "n_cut / n_trainable"
 why = "a pooler or head that the task leaves unused is a few of hundreds, and common in healthy jobs: told, not judged"
 
+[thresholds.min_zero_norms]
+value = 5
+unit = "gradient norms of exactly zero in a row, up to the last that was logged"
+measured = "n_zero"
+why = "an adapter's first step, a batch without a label or a skipped step has one; norms of learning models are never exactly zero in a row"
+
+[thresholds.max_fall]
+value = 0.1
+unit = "(loss when the zeros begin - loss at the end) / the former, medians of halves"
+why = "a loss that falls shows that gradients arrive, and the logged norm is not theirs"
+
 [variant.tensors]
 needs = ["tensor"]
 strength = "proof"
 
+[variant.metrics]
+needs = ["sample"]
+strength = "strong"
+says = "A norm of zero says that no gradient reached any trainable parameter; which call cut them off is not in the metrics."
+
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
-says = "The warning says that a checkpointed block got no input that requires a gradient: with reentrant checkpointing nothing inside of it can learn. Which parameters that are, it does not say."
+says = "What torch refused, or warned of, is told. A checkpointed block got no input that requires a gradient: with reentrant checkpointing nothing inside of it can learn. Which parameters that are, it does not say."
 */
 -- variant: tensors
 WITH
@@ -104,25 +123,127 @@ SELECT
 FROM (SELECT * FROM cut UNION ALL SELECT * FROM frozen)
 QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY n_cut DESC, artifact_id) = 1
 ORDER BY ts_ns, artifact_id, row;
--- variant: log
+-- variant: metrics
+WITH
+norm AS (
+    SELECT
+        *,
+        max(place) FILTER (WHERE value <> 0) OVER (PARTITION BY artifact_id, proc_id) AS last_real
+    FROM training_curve
+    WHERE name = 'grad_norm' AND preference = 1
+),
+zero AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        rank,
+        min(row) AS row,
+        min(line) AS line,
+        min(step) AS step,
+        min(ts_ns) AS ts_ns,
+        count(*) AS n_zero,
+        max(last_real) AS last_real,
+        min(n) AS n_norms
+    FROM norm
+    WHERE place > coalesce(last_real, 0) AND value = 0
+    GROUP BY artifact_id, proc_id, rank
+    HAVING count(*) >= $min_zero_norms
+),
+-- Losses from the first zero on.
+loss AS (
+    SELECT
+        z.artifact_id,
+        z.proc_id,
+        c.value,
+        row_number() OVER (PARTITION BY z.artifact_id, z.proc_id ORDER BY c.row) * 2 > count(*) OVER (PARTITION BY z.artifact_id, z.proc_id) AS is_late
+    FROM zero AS z
+    JOIN training_curve AS c ON c.artifact_id = z.artifact_id AND c.proc_id IS NOT DISTINCT FROM z.proc_id
+    WHERE c.name = 'loss' AND c.preference = 1 AND coalesce(c.line >= z.line, c.row >= z.row)
+)
 SELECT
-    e.artifact_id,
-    e.row,
-    e.proc_id,
-    e.rank,
-    e.step,
-    e.ts_ns,
-    e.line,
-    'the checkpointed blocks' AS first_name,
-    'no input of a checkpointed block requires a gradient, so nothing inside of the blocks learns' AS what,
-    e.signature AS key
-FROM log AS e
-WHERE e.signature = 'checkpoint-no-grad-inputs' AND e.role <> 'noise'
-  -- A loss that falls shows that something learns all the same.
-  AND NOT EXISTS (
-    SELECT 1 FROM training_curve AS c
-    WHERE c.proc_id IS NOT DISTINCT FROM e.proc_id AND c.name = 'loss' AND c.n >= 4 AND c.preference = 1
-    HAVING median(c.value) FILTER (WHERE c.place * 4 > c.n * 3) < 0.9 * median(c.value) FILTER (WHERE c.place * 4 <= c.n)
-  )
-QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
-ORDER BY e.ts_ns, e.artifact_id, e.row;
+    z.artifact_id,
+    z.row,
+    z.line,
+    z.proc_id,
+    z.rank,
+    z.step,
+    z.ts_ns,
+    z.n_zero,
+    'what the optimizer is to train' AS first_name,
+    'the gradient norm is exactly 0 ' || CASE
+        WHEN z.last_real IS NULL THEN 'in all ' || z.n_zero || ' logged steps'
+        ELSE 'from step ' || coalesce(CAST(z.step AS VARCHAR), '?') || ' to the end (' || z.n_zero || ' logged steps), and was not before' END
+        || ', while the loss is not: no gradient reaches a parameter' AS what,
+    CASE WHEN z.last_real IS NULL
+        THEN 'Print which parameters have requires_grad before the first step: a frozen adapter (is_trainable=True, model.train(), a second wrapping) or a path cut by detach() or no_grad() leaves none.'
+        ELSE 'Look at what the job did right before step ' || coalesce(CAST(z.step AS VARCHAR), '?') || ' (saving, evaluating, loading or switching an adapter): something called requires_grad_(False), set the adapter to inference mode or changed what the loss is computed from. Compare requires_grad before and after.'
+    END AS fix,
+    'critical' AS severity,
+    'norm-zero' AS key
+FROM zero AS z
+WHERE (
+    SELECT count(*) >= 4 AND min(abs(l.value)) > 0 AND bool_and(isfinite(l.value))
+        AND median(l.value) FILTER (WHERE l.is_late) >= (1 - $max_fall) * median(l.value) FILTER (WHERE NOT l.is_late)
+    FROM loss AS l
+    WHERE l.artifact_id = z.artifact_id AND l.proc_id IS NOT DISTINCT FROM z.proc_id
+)
+QUALIFY row_number() OVER (PARTITION BY z.proc_id ORDER BY z.artifact_id, z.row) = 1
+ORDER BY z.ts_ns, z.artifact_id, z.row;
+-- variant: log
+WITH
+told AS (
+    SELECT
+        e.artifact_id,
+        e.row,
+        e.proc_id,
+        e.rank,
+        e.step,
+        e.ts_ns,
+        e.line,
+        e.signature,
+        NULL AS where_in_code,
+        1 AS place,
+        'the checkpointed blocks' AS first_name,
+        'no input of a checkpointed block requires a gradient, so nothing inside of the blocks learns' AS what,
+        NULL AS fix,
+        'high' AS severity,
+        ['gradient-blocked'] AS causes
+    FROM log AS e
+    WHERE e.signature = 'checkpoint-no-grad-inputs' AND e.role <> 'noise'
+    -- A loss that falls shows that something learns all the same.
+    AND NOT EXISTS (
+        SELECT 1 FROM training_curve AS c
+        WHERE c.proc_id IS NOT DISTINCT FROM e.proc_id AND c.name = 'loss' AND c.n >= 4 AND c.preference = 1
+        HAVING median(c.value) FILTER (WHERE c.place * 4 > c.n * 3) < 0.9 * median(c.value) FILTER (WHERE c.place * 4 <= c.n)
+    )
+    UNION ALL
+    SELECT
+        e.artifact_id,
+        e.row,
+        e.proc_id,
+        e.rank,
+        e.step,
+        e.ts_ns,
+        e.line,
+        e.signature,
+        e.where_in_code,
+        2,
+        'the parameters',
+        CASE e.signature
+            WHEN 'no-grad-fn' THEN 'the loss does not depend on anything that requires a gradient: ' || e.said
+            ELSE 'none of the parameters that the optimizer holds had a gradient when the loss scaler looked: ' || e.said
+        END,
+        CASE WHEN e.signature = 'scaler-no-gradients'
+            THEN 'Look for what cuts the loss off from the parameters: torch.tensor(...) of computed values, .item(), .detach(), .numpy(), no_grad(), a constant returned for an empty batch. If nothing does, the optimizer holds other parameters: make it after .to(device), wrapping and adapters, and call backward on scaler.scale(loss).'
+        END,
+        'critical',
+        ['gradient-blocked', 'rank-failed']
+    FROM reported_failure AS e
+    WHERE e.signature IN ('no-grad-fn', 'scaler-no-gradients') AND e.role = 'primary'
+)
+SELECT
+    * EXCLUDE (place, signature),
+    signature AS key
+FROM told
+QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY place, ts_ns NULLS LAST, artifact_id, row) = 1
+ORDER BY ts_ns, artifact_id, row;

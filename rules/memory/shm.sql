@@ -10,7 +10,7 @@ Which queue or worker holds the segments: received tensors that are kept, batche
 killed process left behind look the same. A container's limit on /dev/shm is host-shm."""
 message = "Shared memory holds {shared_bytes:bytes}{told}"
 fix = "Copy what is kept out of shared memory (tensor.clone()) as soon as it arrives, take every batch that workers make, lower prefetch_factor and num_workers, and end workers before the process that reads; segments that were left behind lie in /dev/shm as torch_*."
-causes = [{ state = "host-full", of = "host" }]
+causes = [{ state = "host-full", of = "host" }, { state = "memory-retained", of = "process" }]
 references = ["https://docs.pytorch.org/docs/stable/multiprocessing.html#sharing-cuda-tensors"]
 
 [thresholds.min_shared_ratio]
@@ -53,6 +53,8 @@ WHERE e.class = 'mem.host.oom'
   AND (e.fields ->> 'shmem_rss_bytes') IS NOT NULL
   AND (e.fields ->> 'anon_rss_bytes') IS NOT NULL
   AND CAST(e.fields ->> 'shmem_rss_bytes' AS BIGINT) > 0
+  -- Locked memory counts as shared as well: memory-host-pinned tells of it.
+  AND NOT EXISTS (SELECT 1 FROM host_pinning)
   AND CAST(e.fields ->> 'shmem_rss_bytes' AS BIGINT) >= $min_shared_ratio * (
       CAST(e.fields ->> 'anon_rss_bytes' AS BIGINT) + coalesce(CAST(e.fields ->> 'file_rss_bytes' AS BIGINT), 0)
       + CAST(e.fields ->> 'shmem_rss_bytes' AS BIGINT)
