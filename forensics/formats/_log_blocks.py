@@ -51,7 +51,7 @@ _STRICT = re.compile(
     r"|\s*what\(\): |\s+- (?:\[|To our|Snapshot|Failed)|\s+#\d+ (?:started|finished) ranks"
     r"|\s+\[[\d, ]+\] (?:started|finished|joined)"
     r"|(?:Missing|Unexpected) key|\s+(?:Missing|Unexpected) key|\s+size mismatch"
-    r"|Currently allocated|Requested  |Device limit|Free \(according"
+    r"|Currently allocated|Available (?:full )?tokens: |Requested  |Device limit|Free \(according"
     r"|Hint: |Parameter(?:s| at| ind)|In addition, you can|making sure all|If you already have done"
     r"|Possible solutions|Compile with|Extension modules|Mismatched elements|Greatest (?:absolute|relative)"
     r"|Original Traceback|from user code|Set TORCH|You can suppress|This error "

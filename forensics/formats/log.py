@@ -15,7 +15,7 @@ from forensics.formats._log_metrics import parse_metrics
 from forensics.formats._log_prefix import parse
 from forensics.formats._log_session import Session
 
-VERSION = 31
+VERSION = 32
 TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
 PROVIDES = (
     "log_event",

@@ -10,7 +10,8 @@ exported (name, engine, quantity, factor) AS (
         ('vllm:kv_cache_usage_perc', 'vllm', 'kv_usage', 1.0), ('vllm:gpu_cache_usage_perc', 'vllm', 'kv_usage', 1.0),
         ('vllm:gpu_prefix_cache_hit_rate', 'vllm', 'hit_ratio', 1.0),
         ('sglang:num_running_reqs', 'sglang', 'running', 1.0), ('sglang:num_queue_reqs', 'sglang', 'waiting', 1.0),
-        ('sglang:token_usage', 'sglang', 'kv_usage', 1.0), ('sglang:cache_hit_rate', 'sglang', 'hit_ratio', 1.0),
+        ('sglang:token_usage', 'sglang', 'kv_usage', 1.0), ('sglang:full_token_usage', 'sglang', 'kv_usage', 1.0),
+        ('sglang:swa_token_usage', 'sglang', 'kv_usage', 1.0), ('sglang:mamba_usage', 'sglang', 'kv_usage', 1.0), ('sglang:cache_hit_rate', 'sglang', 'hit_ratio', 1.0),
         ('sglang:gen_throughput', 'sglang', 'token_rate', 1.0),
         ('nv_inference_pending_request_count', 'triton', 'waiting', 1.0),
         ('tgi_batch_current_size', 'tgi', 'running', 1.0), ('tgi_queue_size', 'tgi', 'waiting', 1.0)
@@ -22,7 +23,10 @@ printed (name, unit, engine, quantity, factor) AS (
         ('prefix_cache_hit_rate', '%', 'vllm', 'hit_ratio', 0.01),
         ('avg_generation_throughput', 'tokens/s', 'vllm', 'token_rate', 1.0),
         ('running_req', NULL, 'sglang', 'running', 1.0), ('queue_req', NULL, 'sglang', 'waiting', 1.0),
-        ('token_usage', NULL, 'sglang', 'kv_usage', 1.0), ('gen_throughput', NULL, 'sglang', 'token_rate', 1.0)
+        -- Models with several kinds of layers have a pool for each: the fullest one decides.
+        ('token_usage', NULL, 'sglang', 'kv_usage', 1.0), ('full_token_usage', NULL, 'sglang', 'kv_usage', 1.0),
+        ('swa_token_usage', NULL, 'sglang', 'kv_usage', 1.0), ('mamba_usage', NULL, 'sglang', 'kv_usage', 1.0),
+        ('cache_hit_rate', '%', 'sglang', 'hit_ratio', 0.01), ('gen_throughput', NULL, 'sglang', 'token_rate', 1.0)
 ),
 found AS (
     SELECT g.artifact_id, g.row, g.line, g.proc_id, g.ts_ns, x.engine, x.quantity, g.value * x.factor AS value, concat_ws('/', g.source, nullif(g.part, '')) AS series, g.n
@@ -39,6 +43,7 @@ found AS (
     FROM metric AS c
     JOIN metric AS x ON x.artifact_id = c.artifact_id AND x.line = c.line AND x.name = 'new_token' AND x.source = 'log'
     WHERE c.name = 'cached_token' AND c.source = 'log'
+      AND NOT EXISTS (SELECT 1 FROM metric AS h WHERE h.artifact_id = c.artifact_id AND h.line = c.line AND h.name = 'cache_hit_rate')
     UNION ALL BY NAME
     SELECT e.artifact_id, e.row, e.line, e.proc_id, e.ts_ns, 'vllm' AS engine, 'hit_ratio' AS quantity, (e.fields ->> 'hit_percent')::DOUBLE / 100 AS value, e.artifact_id || '/' || coalesce(e.proc_id, 0) AS series, NULL AS n
     FROM log AS e

@@ -51,12 +51,22 @@ too_small AS (
                 || round((e.fields ->> 'available_bytes')::BIGINT / 1073741824.0, 2) || ' GiB are left for it'
             WHEN e.fields ->> 'cache_tokens' IS NOT NULL THEN
                 'The KV cache holds ' || (e.fields ->> 'cache_tokens') || ' tokens, one request may have ' || (e.fields ->> 'model_length')
+            WHEN e.signature = 'kv-tokens-exhausted' THEN
+                'The KV cache had no place left for ' || coalesce((e.fields ->> 'wanted_tokens') || ' tokens', 'the next token of the only request that ran')
+                || coalesce(': ' || (e.fields ->> 'free_tokens') || ' were free', '')
+            WHEN e.fields ->> 'lacks' = 'swap' THEN 'A request that was thrown out of the KV cache found no place in the swap space of the host'
+            WHEN e.fields ->> 'prefill_tokens' IS NOT NULL THEN 'The device has no memory for ' || (e.fields ->> 'prefill_tokens') || ' tokens at once, which the server tries when it starts'
             ELSE 'No memory is left for the KV cache'
         END AS what,
         coalesce('; ' || (e.fields ->> 'free_bytes') || ' GiB of the device are free, gpu_memory_utilization asks for ' || (e.fields ->> 'desired'), '') AS more,
         CASE
             WHEN e.fields ->> 'estimated_length' IS NOT NULL THEN
                 'Set max_model_len to ' || (e.fields ->> 'estimated_length') || ' (what the engine says fits), or raise gpu_memory_utilization or tensor_parallel_size.'
+            WHEN e.signature = 'kv-tokens-exhausted' THEN
+                'Let fewer or shorter requests run at once (--max-running-requests, --context-length), raise --schedule-conservativeness above '
+                || coalesce((SELECT number FROM serving_setting WHERE key = 'conservativeness'), 1.0) || ' or --mem-fraction-static, or lower --chunked-prefill-size.'
+            WHEN e.fields ->> 'lacks' = 'swap' THEN 'Let fewer requests run at once (max_num_seqs), raise gpu_memory_utilization or swap_space, or set preemption_mode to recompute.'
+            WHEN e.fields ->> 'prefill_tokens' IS NOT NULL THEN 'Lower --max-batch-prefill-tokens (and --max-input-length, --max-total-tokens with it), shard over more devices, or free the device of other processes.'
             ELSE 'Lower max_model_len, raise gpu_memory_utilization (SGLang: --mem-fraction-static), spread over more devices, or free the device of other processes.'
         END AS advice,
         1 AS preference
