@@ -72,18 +72,19 @@ def build_case(path: Path, *, threads: int = 2, in_children: bool = False) -> in
     `in_children`: loads in child processes, as `forensics analyze` does, else in this one.
     """
     from forensics.assembly import assemble_case
-    from forensics.case import EVENT_TABLES, connect
+    from forensics.case import EVENT_TABLES, connect, first_case_aside
     from forensics.children import Children
     from forensics.discovery import discover
     from forensics.ingest import ingest
     from forensics.memory import usable_bytes
 
     with tempfile.TemporaryDirectory(dir=path.parent) as place:
-        found = discover(path, Path(place) / "work")
-        for item in found:
-            item.source.threads = threads
-        with Children(threads, usable_bytes()) if in_children else contextlib.nullcontext() as children:
-            loaded = ingest(found, Path(place) / "cache", children=children)
+        with first_case_aside(Path(place)):
+            found = discover(path, Path(place) / "work")
+            for item in found:
+                item.source.threads = threads
+            with Children(threads, usable_bytes()) if in_children else contextlib.nullcontext() as children:
+                loaded = ingest(found, Path(place) / "cache", children=children)
         assemble_case(loaded, Path(place) / "case.duckdb", threads=threads)
         con = connect(Path(place) / "case.duckdb", read_only=True)
         return sum(con.sql(f"SELECT count(*) FROM {table}").fetchall()[0][0] for table in EVENT_TABLES)

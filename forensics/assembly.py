@@ -41,16 +41,13 @@ def assemble_case(
     threads: int = 2,
     memory_limit: str | None = None,
     deadline: Deadline | None = None,
-    like: Path | None = None,
 ) -> list[str]:
     """Writes the case at `path` (which must not exist); artifact ids are positions in `loaded`.
-
-    `like`: an empty case to begin with, instead of making its tables.
 
     The names of what the deadline kept out of it are returned: tables, or models that derive them.
     """
     until = deadline or Deadline()
-    con = create_case(path, like)
+    con = create_case(path)
     try:
         con.execute(f"SET threads = {int(threads)}")
         if memory_limit:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from forensics import briefing, diagnosis, document, ledger
 from forensics.assembly import assemble_case
-from forensics.case import open_for_rules
+from forensics.case import first_case_aside, open_for_rules
 from forensics.children import Children
 from forensics.citations import Citations
 from forensics.configuration import Configuration, set_aside
@@ -105,7 +105,8 @@ def analyze(
     place, work = temporary_folder(_BUILDING, out), temporary_folder(_WORKING)
     building = place / "case.duckdb"
     try:
-        loaded = _load(path, work, out, chosen, deadline.share(_INGEST_SHARE), on_progress)
+        with first_case_aside(place):
+            loaded = _load(path, work, out, chosen, deadline.share(_INGEST_SHARE), on_progress)
         on_progress("derive", 0, 1, "case.duckdb")
         missing = assemble_case(
             loaded,

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from forensics.artifact import Source
 from forensics.assembly import assemble_case
-from forensics.case import case_columns, conform, create_case, intern, open_for_rules
+from forensics.case import case_columns, conform, intern, open_for_rules
 from forensics.citations import Citations
 from forensics.discovery import Found, Hints, discover
 from forensics.engine import judge
@@ -37,7 +37,6 @@ from forensics.rule import Rule
 from forensics.states import CAPABILITIES
 
 _KEYS = {"name", "files", "rows", "procs", "capabilities", "fixture", "finds", "about", "thresholds"}
-_EMPTY = "empty.duckdb"  # what each case begins with
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,6 @@ def _run_rules(folders: Sequence[Path], fixtures: Path | None, names: Sequence[s
     results: list[CaseResult] = []
     work = Path(tempfile.mkdtemp(prefix="forensics-cases-"))
     try:
-        create_case(work / _EMPTY).close()
         for rule in load_rules(folders):
             if rule.id not in names:
                 continue
@@ -134,13 +132,13 @@ def _opened(
         folder, path = fixtures / case["fixture"] / "artifacts", work / f"{key}.duckdb"
         found = discover(folder, work / key)
         if not path.exists():
-            assemble_case(ingest(found, work / "cache"), path, like=work / _EMPTY)
+            assemble_case(ingest(found, work / "cache"), path)
         sources = [item.source for item in found]
     else:
         place = Path(tempfile.mkdtemp(dir=work))
         path = place / "case.duckdb"
         loaded = _loaded_files(case, place) + _loaded_rows(case, place)
-        assemble_case(loaded, path, like=work / _EMPTY)
+        assemble_case(loaded, path)
         sources = [item.found.source for item in loaded]
     con = open_for_rules(path)
     try:
