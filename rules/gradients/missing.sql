@@ -203,13 +203,16 @@ told AS (
         e.signature,
         NULL AS where_in_code,
         1 AS place,
-        'the checkpointed blocks' AS first_name,
-        'no input of a checkpointed block requires a gradient, so nothing inside of the blocks learns' AS what,
+        CASE e.signature WHEN 'nothing-trainable' THEN 'the parameters that are to train' ELSE 'the checkpointed blocks' END AS first_name,
+        CASE e.signature
+            WHEN 'nothing-trainable' THEN 'the job counts no parameter that is trainable'
+            ELSE 'no input of a checkpointed block requires a gradient, so nothing inside of the blocks learns'
+        END AS what,
         NULL AS fix,
         'high' AS severity,
         ['gradient-blocked'] AS causes
     FROM log AS e
-    WHERE e.signature = 'checkpoint-no-grad-inputs' AND e.role <> 'noise'
+    WHERE e.signature IN ('checkpoint-no-grad-inputs', 'nothing-trainable') AND e.role <> 'noise'
     -- A loss that falls shows that something learns all the same.
     AND NOT EXISTS (
         SELECT 1 FROM training_curve AS c

@@ -3,10 +3,12 @@ title = "Gradients add up over steps"
 severity = "critical"
 proves = """
 The gradient norm grows with the number of steps as a running sum does, from the start, while the loss does not improve;
-with tensor statistics also that each gradient stays at its address and is written to without ever being made anew."""
+with tensor statistics also that each gradient stays at its address and is written to without ever being made anew. Or in
+the traced steps of the optimizer every gradient is added to the one before (AccumulateGrad calls add_, which it does
+only where there is one) and nothing sets any to zero."""
 cannot_prove = """
 That zero_grad is missing in the code: a zero_grad on another optimizer, or one inside of a branch, looks the same."""
-message = "{who}: the gradient norm grows with the step number, {first_norm} to {last_norm} over {n_steps:# step|# steps}, as a sum of all gradients so far does{where_kept}"
+message = "{who}: {what}"
 fix = "Call optimizer.zero_grad(set_to_none=True) once per optimizer step, on the optimizer that holds these parameters."
 causes = [{ state = "gradient-invalid", of = "rank" }]
 requires = [{ state = "weights-unmoved", of = "rank" }]
@@ -32,9 +34,20 @@ value = 0.8
 unit = "median loss of the last quarter / of the first"
 why = "norms of a run that learns well can rise as its loss falls; summed gradients soon lead away from the minimum"
 
+[thresholds.min_traced]
+value = 2
+unit = "traced steps of the optimizer in which every gradient is added to one before; at most one more in which none is"
+measured = "n_steps"
+why = "the first step of a run has no gradient before; the last one of a trace can be cut"
+
 [variant.tensors]
 needs = ["tensor", "sample"]
 strength = "proof"
+
+[variant.calls]
+needs = ["slice"]
+strength = "strong"
+says = "Gradients that a kernel without a name of its own sets to zero would look the same."
 
 [variant.metrics]
 needs = ["sample"]
@@ -81,12 +94,85 @@ SELECT
     g.last_norm,
     g.n_steps,
     k.n_kept,
-    '; ' || k.n_kept || ' gradients stay at their address and are written to in every step' AS where_kept,
+    'the gradient norm grows with the step number, ' || g.first_norm || ' to ' || g.last_norm || ' over ' || g.n_steps
+        || ' steps, as a sum of all gradients so far does'
+        || '; ' || k.n_kept || ' gradients stay at their address and are written to in every step' AS what,
     'not-zeroed' AS key
 FROM grown AS g
 JOIN kept AS k ON k.proc_id IS NOT DISTINCT FROM g.proc_id
 QUALIFY row_number() OVER (PARTITION BY g.proc_id ORDER BY g.preference, k.n_kept DESC, k.artifact_id) = 1
 ORDER BY g.ts_ns, g.artifact_id, g.row;
+-- variant: calls
+WITH
+called AS (
+    SELECT
+        s.artifact_id,
+        s.proc_id,
+        s.step,
+        s.row,
+        s.ts_ns,
+        s.parent_row,
+        n.text AS name
+    FROM slice AS s
+    JOIN string AS n ON n.id = s.name_id
+    WHERE s.step IS NOT NULL
+      AND (
+        n.text IN ('torch::autograd::AccumulateGrad', 'aten::add_', 'aten::zero_', 'aten::_foreach_zero_')
+        OR n.text LIKE 'Optimizer.step#%' OR n.text LIKE 'Optimizer.zero_grad#%'
+      )
+),
+step AS (
+    SELECT
+        c.artifact_id,
+        c.proc_id,
+        c.step,
+        min(c.row) FILTER (WHERE c.name LIKE 'Optimizer.step#%') AS row,
+        min(c.ts_ns) FILTER (WHERE c.name LIKE 'Optimizer.step#%') AS ts_ns,
+        count(*) FILTER (WHERE c.name = 'torch::autograd::AccumulateGrad') AS n_gradients,
+        count(*) FILTER (WHERE c.name = 'aten::add_' AND a.name = 'torch::autograd::AccumulateGrad') AS n_added,
+        -- Inside of other operators buffers are zeroed that are no gradients.
+        count(*) FILTER (
+            WHERE c.name LIKE 'Optimizer.zero_grad#%' OR (c.name LIKE '%zero_' AND coalesce(o.kind, '') <> 'cpu_op')
+        ) AS n_zeroed
+    FROM called AS c
+    LEFT JOIN called AS a ON a.artifact_id = c.artifact_id AND a.row = c.parent_row AND c.name = 'aten::add_'
+    LEFT JOIN slice AS o ON o.artifact_id = c.artifact_id AND o.row = c.parent_row AND c.name LIKE '%zero_'
+    GROUP BY c.artifact_id, c.proc_id, c.step
+),
+told AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        min_by(row, step) FILTER (WHERE n_added >= n_gradients) AS row,
+        min_by(ts_ns, step) FILTER (WHERE n_added >= n_gradients) AS ts_ns,
+        min(step) FILTER (WHERE n_added >= n_gradients) AS step,
+        count(*) FILTER (WHERE n_added >= n_gradients) AS n_steps,
+        count(*) AS n_all,
+        max(n_gradients) AS n_gradients
+    FROM step
+    WHERE row IS NOT NULL AND n_gradients > 0
+    GROUP BY artifact_id, proc_id
+)
+SELECT
+    t.artifact_id,
+    t.row,
+    'slice' AS "table",
+    t.proc_id,
+    p.rank,
+    t.step,
+    t.ts_ns,
+    t.n_steps,
+    'in ' || t.n_steps || ' of ' || t.n_all || ' traced steps of the optimizer all ' || t.n_gradients
+        || ' gradients are added to those before, and nothing sets them to zero' AS what,
+    'not-zeroed' AS key
+FROM told AS t
+LEFT JOIN proc AS p ON p.id = t.proc_id
+WHERE t.n_steps >= $min_traced AND t.n_steps >= t.n_all - 1
+  AND NOT EXISTS (
+    SELECT 1 FROM step AS z WHERE z.artifact_id = t.artifact_id AND z.proc_id IS NOT DISTINCT FROM t.proc_id AND z.n_zeroed > 0
+  )
+QUALIFY row_number() OVER (PARTITION BY t.proc_id ORDER BY t.step, t.artifact_id) = 1
+ORDER BY t.ts_ns, t.artifact_id, t.row;
 -- variant: metrics
 SELECT
     artifact_id,
@@ -99,7 +185,8 @@ SELECT
     first_norm,
     last_norm,
     n_steps,
-    '' AS where_kept,
+    'the gradient norm grows with the step number, ' || first_norm || ' to ' || last_norm || ' over ' || n_steps
+        || ' steps, as a sum of all gradients so far does' AS what,
     'not-zeroed' AS key
 FROM training_norm_growth
 WHERE n_points >= $min_points AND growth >= $min_growth AND correlation >= $min_correlation

@@ -206,14 +206,17 @@ SELECT
     e.ts_ns,
     e.line,
     coalesce(e.fields ->> 'module', e.fields ->> 'op', 'an operator before this check') AS op,
-    coalesce(e.fields ->> 'module', e.fields ->> 'op', 'an operator before this check') || ' gave a non-finite value' AS what,
+    CASE
+        WHEN e.class = 'numerics.nan-collective' THEN 'a tensor that was handed to a collective held NaN before it was sent'
+        ELSE coalesce(e.fields ->> 'module', e.fields ->> 'op', 'an operator before this check') || ' gave a non-finite value'
+    END AS what,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
     coalesce(', noticed in ' || u.function || ' (' || u.file || ':' || u.line || ')', '') AS place,
     e.signature AS key
 FROM log AS e
 LEFT JOIN frame AS k ON k.id = e.stack_id
 LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
-WHERE e.class IN ('numerics.nan-forward', 'numerics.nan')
+WHERE e.class IN ('numerics.nan-forward', 'numerics.nan', 'numerics.nan-collective')
   AND e.role = 'primary'
   AND coalesce(e.fields ->> 'handled', 'false') <> 'true'
 QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
