@@ -53,6 +53,21 @@ needs = ["sample"]
 strength = "indication"
 says = "Gradients overflowed at every loss scale down to less than one, where no finite gradient does: values of the forward or the derivative itself are not finite. Which operator gave them is not on record."
 
+[thresholds.min_passing]
+value = 10
+unit = "logged losses"
+why = "fewer show no course"
+
+[thresholds.max_passing]
+value = 0.2
+unit = "losses that are not finite / all"
+why = "more is how a run ends, with a few good values between"
+
+[variant.passing]
+needs = ["sample"]
+strength = "indication"
+says = "Steps that a loss scaler or a check in the loop skipped look the same."
+
 [variant.report]
 needs = ["log_event"]
 strength = "indication"
@@ -317,6 +332,42 @@ FROM change
 GROUP BY artifact_id, proc_id, rank
 HAVING count(*) FILTER (WHERE value < before) >= $min_halvings AND min_by(value, -place) < 1 AND bool_and(coalesce(value <= before, TRUE))
 QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY artifact_id) = 1
+ORDER BY ts_ns, artifact_id, row;
+-- variant: passing
+WITH
+course AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        rank,
+        min_by(row, place) FILTER (WHERE NOT isfinite(value)) AS row,
+        min_by(line, place) FILTER (WHERE NOT isfinite(value)) AS line,
+        min_by(step, place) FILTER (WHERE NOT isfinite(value)) AS step,
+        min_by(ts_ns, place) FILTER (WHERE NOT isfinite(value)) AS ts_ns,
+        count(*) FILTER (WHERE NOT isfinite(value)) AS n_bad,
+        count(*) AS n_all,
+        isfinite(max_by(value, place)) AS is_over
+    FROM training_curve
+    WHERE name = 'loss' AND preference = 1
+    GROUP BY artifact_id, proc_id, rank
+)
+SELECT
+    artifact_id,
+    row,
+    line,
+    proc_id,
+    rank,
+    step,
+    ts_ns,
+    'its loss was not finite in ' || n_bad || ' of ' || n_all || ' logged steps, the first' AS what,
+    '; it was finite again after each, so nothing of that reached the weights' AS place,
+    'Look at the batches of those steps: a mean over no valid label is NaN and passes like this, and so does an empty or broken sample.' AS fix,
+    'info' AS severity,
+    'symptom' AS role,
+    [] AS causes,
+    'passing' AS key
+FROM course
+WHERE n_bad > 0 AND is_over AND n_all >= $min_passing AND n_bad <= $max_passing * n_all
 ORDER BY ts_ns, artifact_id, row;
 -- variant: report
 SELECT

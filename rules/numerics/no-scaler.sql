@@ -3,10 +3,11 @@ title = "float16 is trained without loss scaling, and gradients are lost"
 severity = "critical"
 proves = """
 The forward computes in float16, no loss scale is on record, and gradients of the named weights are exactly zero in most
-of their elements in every sampled step, or all of them lie in the range that float16 holds only coarsely."""
+of their elements in every sampled step, or all of them lie in the range that float16 holds only coarsely. Or the settings
+switch float16 on with a fixed loss scale of 1, which is none."""
 cannot_prove = """
 That no scaler exists: one that nobody logs leaves no trace. What the gradients would have been."""
-message = "{who}: no loss scale is on record, the forward computes in float16, and {n_lost} of {n_weights:# gradient is|# gradients are} lost in all {n_samples:# sampled step|# sampled steps}; the first is that of {name} ({zero_ratio:percent} zero)"
+message = "{who}: {what}"
 fix = "Use torch.amp.GradScaler around backward and step, or bfloat16, which needs none."
 causes = [{ state = "gradient-blocked", of = "rank" }]
 references = ["https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling"]
@@ -26,6 +27,11 @@ why = "an adapter's first gradients are zero by design"
 [variant.tensors]
 needs = ["tensor", "node"]
 strength = "strong"
+
+[variant.settings]
+needs = ["fact"]
+strength = "indication"
+says = "That gradients are lost is not on record: those of some models lie well inside of what float16 holds."
 */
 -- variant: tensors
 WITH
@@ -70,8 +76,29 @@ SELECT
     count(*) FILTER (WHERE zero_ratio >= $min_zero_ratio) AS n_lost,
     count(*) AS n_weights,
     min(n_samples) AS n_samples,
+    'no loss scale is on record, the forward computes in float16, and of ' || count(*) || ' gradients '
+        || count(*) FILTER (WHERE zero_ratio >= $min_zero_ratio) || ' are lost in all ' || min(n_samples) || ' sampled steps; the first is that of '
+        || min_by(name, row) FILTER (WHERE zero_ratio >= $min_zero_ratio) || ' (' || printf('%.0f', 100 * max(zero_ratio)) || ' % zero)' AS what,
     'no-scaler' AS key
 FROM weight
 GROUP BY artifact_id, proc_id, rank
 HAVING count(*) FILTER (WHERE zero_ratio >= $min_zero_ratio) > 0
 ORDER BY ts_ns, artifact_id, row;
+-- variant: settings
+SELECT
+    s.artifact_id,
+    s.line,
+    (SELECT min(id) FROM proc) AS proc_id,
+    NULL::INTEGER AS rank,
+    NULL::BIGINT AS step,
+    'the settings switch float16 on with a fixed loss scale of 1, so small gradients are lost' AS what,
+    'Set loss_scale to 0, which is dynamic, or use bf16.' AS fix,
+    'medium' AS severity,
+    [] AS causes,
+    'fixed-scale' AS key
+FROM fact AS s
+JOIN fact AS e ON e.artifact_id = s.artifact_id
+WHERE s.scope = 'option' AND regexp_matches(lower(s.key), '(^|\.)fp16\.loss_scale$') AND s.number = 1
+  AND e.scope = 'option' AND lower(e.key) = replace(lower(s.key), 'loss_scale', 'enabled') AND lower(e.value) = 'true'
+QUALIFY row_number() OVER (ORDER BY s.artifact_id, s.line) = 1
+ORDER BY s.artifact_id, s.line;

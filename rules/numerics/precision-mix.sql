@@ -4,7 +4,8 @@ severity = "critical"
 proves = """
 Angles reach sin or cos in a type whose steps are there half a radian or more; or weights in half precision are written to
 and come out the same, since the update is less than half a step of their type; or weights of float16 met a gradient
-scaler; or a model that was trained in bfloat16 runs in float16 and its values are not finite."""
+scaler; or a model that was trained in bfloat16 runs in float16 and its values are not finite; or, as context, a recorded
+loss is computed in half precision, or an adapter's weights are held in it."""
 cannot_prove = """
 In the last case, which value was too large for float16."""
 message = "{who}{at_step}: {what}"
@@ -29,6 +30,11 @@ strength = "strong"
 needs = ["tensor"]
 strength = "strong"
 says = "That updates are rounded away follows from weights in half precision that are written to, with finite gradients, and never change."
+
+[variant.half]
+needs = ["tensor"]
+strength = "indication"
+says = "That this costs anything is not on record: sums over few elements, and weights with a copy in float32 elsewhere, bear it."
 
 [variant.settings]
 needs = ["fact", "sample|log_event"]
@@ -113,6 +119,50 @@ WHERE w.dtype IN ('bfloat16', 'float16') AND w.n_contents = 1 AND w.n_writes > 0
 GROUP BY w.artifact_id, w.proc_id, w.rank
 QUALIFY row_number() OVER (PARTITION BY w.proc_id ORDER BY count(*) DESC, w.artifact_id) = 1
 ORDER BY ts_ns, w.artifact_id, row;
+-- variant: half
+WITH
+told AS (
+    SELECT
+        n.artifact_id,
+        t.row,
+        n.proc_id,
+        n.rank,
+        n.step,
+        n.ts_ns,
+        o.text AS op,
+        NULL AS module,
+        'the loss is computed in ' || t.dtype || ': ' || o.text || ' reads it' AS what,
+        'Cast what goes into the loss to float32 (logits.float()), or compute under autocast, which does.' AS remedy,
+        'loss-in-half' AS key
+    FROM node AS n
+    JOIN tensor AS t ON t.artifact_id = n.artifact_id AND t.node_id = n.node_id AND t.step IS NOT DISTINCT FROM n.step
+    JOIN string AS o ON o.id = n.op_id
+    WHERE n.phase = 'forward' AND t.role = 'input' AND t.dtype IN ('bfloat16', 'float16')
+      AND regexp_full_match(o.text, 'aten::(nll_loss\w*|mse_loss|l1_loss|smooth_l1_loss|huber_loss|binary_cross_entropy\w*|kl_div|cross_entropy_loss)')
+    QUALIFY row_number() OVER (PARTITION BY n.proc_id ORDER BY n.step, n.node_id, t.row, n.artifact_id) = 1
+    UNION ALL
+    SELECT
+        artifact_id,
+        row,
+        proc_id,
+        rank,
+        step,
+        ts_ns,
+        NULL AS op,
+        name AS module,
+        'weights of an adapter are trained in ' || dtype || ', the first is ' || name AS what,
+        'Keep the weights of adapters in float32 (PEFT: autocast_adapter_dtype=True): their updates are small.' AS remedy,
+        'adapter-in-half' AS key
+    FROM gradient_reading
+    WHERE dtype IN ('bfloat16', 'float16') AND contains(lower(name), 'lora_')
+    QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY step, row, artifact_id) = 1
+)
+SELECT
+    *,
+    'info' AS severity,
+    [] AS causes
+FROM told
+ORDER BY ts_ns, artifact_id, row, key;
 -- variant: settings
 WITH
 setting AS (
