@@ -32,18 +32,19 @@ says = "The reader of torch.load or safetensors gave up with an error of the ope
 -- variant: log
 WITH
 named AS (
-    -- A line before the error that names the file.
+    -- A line before the error that names the file. llama.cpp lists a file's keys between the two.
     SELECT
         artifact_id,
         line,
-        fields ->> 'file' AS file
+        fields ->> 'file' AS file,
+        CASE WHEN class = 'ckpt.opened' THEN 400 ELSE 30 END AS reach
     FROM log
-    WHERE signature IN ('checkpoint-verify-failed', 'checkpoint-loaded') AND (fields ->> 'file') IS NOT NULL
+    WHERE signature IN ('checkpoint-verify-failed', 'checkpoint-loaded', 'gguf-opened') AND (fields ->> 'file') IS NOT NULL
 ),
 damaged AS (
     SELECT
         e.*,
-        e.fields ->> 'key' AS first_byte,
+        coalesce(left(e.fields ->> 'key', 1), CASE WHEN (e.fields ->> 'magic') = '73726576' THEN 'v' END) AS first_byte,
         e.class = 'ckpt.unwritten' AS was_writing,
         (SELECT count(*) > 0 FROM log AS p WHERE p.signature = 'lfs-pointer') AS shows_pointer
     FROM reported_failure AS e
@@ -66,7 +67,7 @@ SELECT
     d.where_in_code,
     CASE WHEN d.rank IS NULL THEN 'The process' ELSE 'Rank ' || d.rank END || ' could not '
         || CASE WHEN d.was_writing THEN 'write ' ELSE 'read ' END AS lead,
-    coalesce(n.file, CASE WHEN d.was_writing THEN 'a file' ELSE 'a stored file' END) AS file,
+    coalesce(d.fields ->> 'file', d.fields ->> 'other_file', n.file, CASE WHEN d.was_writing THEN 'a file' ELSE 'a stored file' END) AS file,
     CASE
         WHEN d.first_byte = 'v' OR d.shows_pointer THEN '; it begins like a pointer file of Git LFS (version https://git-lfs…), so the content was never fetched'
         WHEN d.first_byte = '<' THEN '; it begins like a web page, so a download stored an error page'
@@ -83,7 +84,7 @@ SELECT
     CASE WHEN d.completed THEN 'medium' END AS severity,
     d.signature AS key
 FROM damaged AS d
-LEFT JOIN named AS n ON n.artifact_id = d.artifact_id AND n.line BETWEEN d.line - 30 AND d.line
+LEFT JOIN named AS n ON n.artifact_id = d.artifact_id AND n.line BETWEEN d.line - n.reach AND d.line
 QUALIFY row_number() OVER (
     PARTITION BY d.proc_id, d.attempt ORDER BY d.ts_ns NULLS LAST, d.artifact_id, d.row, n.line DESC NULLS LAST
 ) = 1
