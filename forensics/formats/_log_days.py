@@ -26,7 +26,7 @@ _DAY_S = 86_400
 # In RE2 syntax: what launchers put before lines, a date that some lines have, the time, what tells it as one.
 _MARKS = r"^(?:\[[^\]\n]{1,60}\]:? ?|[\w.-]{1,60}: |\d{1,5}: ){0,2}"
 _TIME = (
-    r"\[?(?:(?P<date>\d{4}[-/]\d\d[-/]\d\d)[T _-])?(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d)"
+    r"\[?(?:(?P<date>\d{4}[-/]\d\d[-/]\d\d)[T _,-])?(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d)"
     r"(?:[.,]\d{1,9})?(?P<zone> ?(?:Z|[+-]\d\d:?\d\d)(?:\W|$))?"
 )
 _LEVEL = (

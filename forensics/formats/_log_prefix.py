@@ -14,7 +14,7 @@ from forensics.formats._log_marks import LEVELS, Labels, Line
 
 MAX_LAYERS = 8
 
-DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
+DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _,-](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
 ZONE = r"(?:\s?(Z|[+-]\d\d:?\d\d)(?![\d:]))?"
 _CLOCK = r"(\d\d):(\d\d):(\d\d)"
 _LEVEL = r"(TRACE|DEBUG|INFO|NOTICE|WARNING|WARN|ERROR|ERR|CRITICAL|FATAL|SEVERE)"

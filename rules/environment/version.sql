@@ -4,7 +4,9 @@ severity = "critical"
 scope = "job"
 proves = """
 The loader, the driver or a package's own check refused a binary: a symbol or a library version that another part was
-built against is not there, the driver is older than the CUDA runtime needs, or a binary holds no code for this GPU."""
+built against is not there, the driver is older than the CUDA runtime needs, its fabric manager is of another version, or a
+binary holds no code for this GPU. Or CUDA says that the driver is not set up yet (error 802), as on machines with NVSwitches
+where no fabric manager of the driver's version runs."""
 cannot_prove = """
 Which of the two parts is the wrong one. A missing symbol names what was looked for, not the package that should have
 brought it, unless the list of packages is part of the evidence."""
@@ -29,6 +31,11 @@ says = "What nvidia-smi said of the driver; that the job met the same is not sho
 needs = ["log_event"]
 strength = "indication"
 says = "The process went on after this error and failed with another one later: it may have done without the part."
+
+[variant.fabric]
+needs = ["log_event"]
+strength = "indication"
+says = "What kept the fabric manager from its work is not in the evidence: its own log (journalctl -u nvidia-fabricmanager) tells."
 */
 -- variant: log
 WITH
@@ -76,6 +83,7 @@ SELECT
         WHEN e.class = 'env.abi' THEN 'a binary was built against another version than the one it met'
         WHEN e.class = 'env.library' THEN 'a shared library is missing or of another version'
         WHEN e.class = 'env.arch-mismatch' THEN 'a binary holds no code for this GPU'
+        WHEN e.signature = 'fabric-manager-version' THEN 'the fabric manager is not of the driver''s version'
         WHEN e.class = 'env.driver' THEN 'the NVIDIA driver does not fit the libraries'
         WHEN e.class = 'env.toolchain' THEN 'the CUDA compiler does not fit the GPU or the driver'
         WHEN e.class = 'env.build' THEN 'the installed build does not fit the machine or the other packages'
@@ -98,6 +106,8 @@ SELECT
         WHEN e.class = 'env.arch-mismatch' AND c.torch_has_code
             THEN 'Build the extension for this GPU (TORCH_CUDA_ARCH_LIST) or install a release of it that was; torch can stay.'
         WHEN e.class = 'env.arch-mismatch' THEN 'Install a torch build whose architecture list has this GPU (python -c ''import torch; print(torch.cuda.get_arch_list())'').'
+        WHEN e.signature = 'fabric-manager-version'
+            THEN 'Install nvidia-fabricmanager ' || (e.fields ->> 'expected_version') || ', the version of the driver, hold both packages at it, and restart the service.'
         WHEN e.class = 'env.driver' THEN 'Update the NVIDIA driver (and reboot, or unload the old kernel module), or install a torch build for an older CUDA version.'
         WHEN e.class = 'env.abi' AND b.packages IS NOT NULL AND lower(coalesce(e.fields ->> 'symbol', '')) LIKE '%nccl%'
             THEN 'Uninstall both NCCL packages and install again the one that torch requires: pip uninstall -y nvidia-nccl-cu11 nvidia-nccl-cu12, then pip install --force-reinstall torch.'
@@ -160,5 +170,27 @@ WHERE e.class IN (
 )
   AND e.role = 'primary'
   AND e.message NOT LIKE '%partially initialized module%'
+QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: fabric
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.ts_ns,
+    e.line,
+    e.said,
+    e.where_in_code,
+    'CUDA found the driver not set up' AS what,
+    '; on machines with NVSwitches the fabric manager does that' AS detail,
+    'systemctl status nvidia-fabricmanager: install the version of the driver (cat /proc/driver/nvidia/version), start it, and wait until nvidia-smi -q says Fabric State: Completed.' AS fix,
+    e.signature AS key
+FROM reported_failure AS e
+WHERE e.class = 'env.fabric-manager'
+  AND e.role = 'primary'
+  AND NOT e.moved_on
+  -- A switch that failed is the reason then.
+  AND NOT EXISTS (SELECT 1 FROM log AS o WHERE o.class = 'hw.nvswitch' AND o.role <> 'noise')
 QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
