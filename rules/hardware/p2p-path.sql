@@ -6,7 +6,8 @@ proves = """
 Faults: the IOMMU refused an access by a PCIe device to an address that it does not know, as when one GPU writes to another
 through it. Disabled: NCCL found direct access between two GPUs switched off. Test: transfers between two GPUs with direct access are
 slower than without, or take milliseconds to begin, which happens where PCIe switches send them up to the root (ACS) or an
-IOMMU translates them."""
+IOMMU translates them. Compared: a run with direct access waited in a collective until its limit on every rank that spoke, and a run
+beside it, in which NCCL was told not to use direct access, ended well."""
 cannot_prove = """
 That the device which the IOMMU names is a GPU of this job. What ACS and the IOMMU are set to is cited where it was recorded; it
 is not shown that they are the reason."""
@@ -34,6 +35,11 @@ strength = "strong"
 [variant.faults]
 needs = ["log_event.kernel"]
 strength = "strong"
+
+[variant.compared]
+needs = ["log_event", "outcome"]
+strength = "strong"
+says = "That the runs differ in nothing else is not shown."
 
 [variant.disabled]
 needs = ["log_event"]
@@ -100,6 +106,55 @@ SELECT
 FROM log AS e
 WHERE e.class = 'hw.p2p' AND e.role <> 'noise'
 QUALIFY row_number() OVER (PARTITION BY e.host ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+
+-- variant: compared
+WITH
+without AS (
+    SELECT
+        artifact_id,
+        row,
+        line,
+        attempt
+    FROM log
+    WHERE class = 'hw.p2p-setting' AND role <> 'noise'
+    QUALIFY row_number() OVER (PARTITION BY attempt ORDER BY artifact_id, row) = 1
+),
+went_well AS (
+    SELECT w.*
+    FROM without AS w
+    WHERE EXISTS (SELECT 1 FROM outcome AS o WHERE o.attempt = w.attempt AND o.result = 'completed' AND o.strength IN ('strong', 'proof'))
+      AND NOT EXISTS (SELECT 1 FROM outcome AS o WHERE o.attempt = w.attempt AND o.result = 'failed')
+),
+stuck AS (
+    SELECT e.*
+    FROM reported_failure AS e
+    WHERE e.signature = 'nccl-watchdog-timeout'
+      AND NOT EXISTS (SELECT 1 FROM without AS w WHERE w.attempt = e.attempt)
+      AND NOT EXISTS (SELECT 1 FROM log AS o WHERE o.attempt = e.attempt AND o.role = 'primary' AND coalesce(o.fields ->> 'handled', 'false') <> 'true')
+    QUALIFY row_number() OVER (PARTITION BY e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+),
+setting AS (
+    SELECT min_by(message, line) AS said FROM log WHERE class IN ('hw.acs', 'hw.iommu') AND role <> 'noise'
+)
+SELECT
+    e.artifact_id,
+    e.row,
+    e.line,
+    e.host,
+    e.ts_ns,
+    'With direct access between the GPUs ' || (e.fields ->> 'operation') || ' number ' || (e.fields ->> 'sequence')
+        || ' never ended; without it (NCCL_P2P_DISABLE=1) the job ended well' AS what,
+    coalesce('; recorded beside: ' || trim(s.said), '') AS setting,
+    'Set the IOMMU to passthrough (iommu=pt) or switch it off for bare metal, and ACS off on the bridges between the GPUs; until then NCCL_P2P_DISABLE=1.' AS remedy,
+    'critical' AS severity,
+    ['collective-stuck'] AS causes,
+    [{'artifact_id': w.artifact_id, 'row': w.row, 'line': w.line, 'note': 'the run without direct access'}] AS evidence,
+    'compared' AS key
+FROM stuck AS e
+JOIN went_well AS w ON w.attempt <> e.attempt
+CROSS JOIN setting AS s
+QUALIFY row_number() OVER (ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row, w.attempt) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
 
 -- variant: disabled
