@@ -34,6 +34,16 @@ value = 0.1
 unit = "requests thrown out / requests finished"
 why = "each is computed again from its first token: a tenth of the work is lost"
 
+[thresholds.rate_ratio]
+value = 0.5
+unit = "tokens a second after the first request was thrown out / before it, medians, while requests wait"
+why = "the rate of an engine under steady load varies by less; where it halves, far more than a tenth of the work is lost"
+
+[thresholds.min_rates]
+value = 3
+unit = "readings of the rate on each side"
+why = "the median of fewer is one reading"
+
 [variant.record]
 needs = ["log_event|sample.gauge"]
 strength = "strong"
@@ -134,16 +144,33 @@ fullest AS (
     SELECT * FROM filled
     QUALIFY row_number() OVER (ORDER BY kv_usage DESC, ts_ns NULLS LAST, artifact_id, row) = 1
 ),
+rates AS (
+    SELECT
+        median(value) FILTER (WHERE ts_ns < p.first_ns) AS before,
+        median(value) FILTER (WHERE ts_ns > p.first_ns) AS after
+    FROM serving_reading
+    CROSS JOIN (SELECT ts_ns AS first_ns FROM place) AS p
+    WHERE quantity = 'token_rate' AND value > 0
+    HAVING count(*) FILTER (WHERE ts_ns < p.first_ns) >= $min_rates AND count(*) FILTER (WHERE ts_ns > p.first_ns) >= $min_rates
+),
+-- Where the demand went down too, a lower rate shows nothing.
+slowed AS (
+    SELECT r.*
+    FROM rates AS r
+    WHERE r.after <= $rate_ratio * r.before
+      AND (SELECT median(f.waiting) FROM filled AS f CROSS JOIN place AS p WHERE f.ts_ns > p.ts_ns) > 0
+),
 thrown_out AS (
     SELECT
         z.artifact_id, z.row, z.line, z.proc_id, p.ts_ns, z."table",
         'performance' AS role,
-        CASE WHEN greatest(t.n, c.n) >= $lost_ratio * c.n_finished THEN 'high' ELSE 'medium' END AS severity,
+        CASE WHEN greatest(t.n, c.n) >= $lost_ratio * c.n_finished OR w.after IS NOT NULL THEN 'high' ELSE 'medium' END AS severity,
         'strong' AS strength, ['throughput-low'] AS causes,
         'The KV cache was full: ' || greatest(t.n, c.n)::BIGINT || ' times a running request was thrown out and computed again'
         || coalesce(', beside ' || c.n_finished::BIGINT || ' that finished', '') AS what,
         coalesce('; it was used to ' || round(100 * s.peak)::BIGINT || ' % by ' || s.running::BIGINT || ' requests', '')
         || coalesce(', ' || nullif(s.waiting::BIGINT, 0) || ' waited', '')
+        || coalesce('; from then on the engine made ' || round(w.after)::BIGINT || ' tokens a second, before ' || round(w.before)::BIGINT, '')
         || CASE WHEN h.least < 0.5 * h.first_ratio THEN '; the hit ratio of its prefixes fell from ' || round(100 * h.first_ratio)::BIGINT || ' to ' || round(100 * h.least)::BIGINT || ' %' ELSE '' END AS more,
         CASE
             WHEN s.engine = 'sglang' THEN
@@ -167,9 +194,13 @@ thrown_out AS (
     CROSS JOIN counted AS c
     CROSS JOIN state AS s
     CROSS JOIN hits AS h
-    WHERE greatest(t.n, c.n) >= $min_preemptions
-      AND coalesce(greatest(t.n, c.n) > $per_minute * s.minutes, true)
-      AND coalesce(s.peak >= $full_ratio, true)
+    LEFT JOIN slowed AS w ON true
+    WHERE coalesce(s.peak >= $full_ratio, true)
+      AND (
+          (greatest(t.n, c.n) >= $min_preemptions AND coalesce(greatest(t.n, c.n) > $per_minute * s.minutes, true))
+          -- However few there were: what they cost was measured.
+          OR (greatest(t.n, c.n) > 0 AND w.after IS NOT NULL)
+      )
 ),
 hung AS (
     SELECT e.*, e.ts_ns AS hung_ns
