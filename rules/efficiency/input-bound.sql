@@ -91,38 +91,10 @@ FROM turned AS l
 WHERE l.n_steps >= $min_steps AND l.input_ns >= $min_input_ratio * l.span_ns
 ORDER BY input_ratio DESC, l.artifact_id, l.proc_id, l.thread;
 -- variant: metric
-WITH
-turn AS (
-    SELECT
-        artifact_id,
-        min(row) AS row,
-        proc_id,
-        line,
-        min(rank) AS rank,
-        min(ts_ns) AS ts_ns,
-        max(value) FILTER (name IN ('data_time', 'dataloader_time', 'data_load_time', 'data_wait_time', 'input_time', 'load_time')) AS input,
-        max(value) FILTER (name IN ('step_time', 'iter_time', 'batch_time', 'time_per_step', 'iteration_time')) AS turn,
-        max(name) FILTER (name IN ('data_time', 'dataloader_time', 'data_load_time', 'data_wait_time', 'input_time', 'load_time')) AS op,
-        row_number() OVER (PARTITION BY artifact_id, proc_id ORDER BY min(row)) AS number
-    FROM logged_amount
-    GROUP BY artifact_id, proc_id, line, step
-    HAVING input IS NOT NULL AND turn > 0 AND input <= turn
-)
 SELECT
-    artifact_id,
-    arg_max(row, (input, -row)) AS row,
-    arg_max(line, (input, -row)) AS line,
-    proc_id,
-    min(rank) AS rank,
-    arg_max(ts_ns, (input, -row)) AS ts_ns,
-    sum(input) / sum(turn) AS input_ratio,
-    (sum(turn) * CASE WHEN median(turn) > 100 THEN 1e6 ELSE 1e9 END)::BIGINT AS span_ns,
-    count(*) AS n_steps,
-    max(op) AS op,
+    *,
     '' AS device_told,
     'input' AS key
-FROM turn
-WHERE number > 1
-GROUP BY artifact_id, proc_id
-HAVING count(*) >= $min_steps AND input_ratio >= $min_input_ratio
+FROM waited_input
+WHERE n_steps >= $min_steps AND input_ratio >= $min_input_ratio
 ORDER BY input_ratio DESC, artifact_id, proc_id;

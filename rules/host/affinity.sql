@@ -6,7 +6,8 @@ scope = "job"
 proves = """
 Cores: the ranks of a host may together use fewer processors than they have threads for computing, by what each process recorded of
 itself or by taskset, and where waits for a processor were recorded they took a good part of the time. NUMA: the processors
-that a rank may use are none of those next to its GPU, by nvidia-smi's topology or the kernel's list."""
+that a rank may use are none of those next to its GPU, by nvidia-smi's topology or the kernel's list. Workers: a data loader makes
+more workers than the process has processors, by torch's own count, and where it measured its steps they wait for that loader."""
 cannot_prove = """
 What it costs where no waits were recorded; processes outside of the job are not seen. Which GPU a rank uses is taken from its local
 rank where it is not recorded."""
@@ -28,6 +29,16 @@ value = 2.0
 unit = "loader workers / processors that torch counts"
 why = "workers that wait for files may be more than the processors"
 
+[thresholds.min_input_ratio]
+value = 0.5
+unit = "time in the loader / time of the steps, for high"
+why = "a tenth is grave; with half of the time the loader, not the device, sets the pace"
+
+[thresholds.min_steps]
+value = 3
+unit = "measured steps after the first"
+why = "the first waits for workers to start"
+
 [variant.cores]
 needs = ["fact"]
 strength = "strong"
@@ -40,7 +51,7 @@ says = "What the longer way to the GPU costs was not measured."
 [variant.workers]
 needs = ["log_event"]
 strength = "indication"
-says = "The warning counts processors; whether the workers wait for files or compute, it does not know."
+says = "The warning counts processors; whether the workers wait for files or compute, it does not know, nor does the time that steps wait for them."
 */
 -- variant: cores
 WITH
@@ -148,6 +159,10 @@ FROM far AS f
 ORDER BY f.attempt, f.rank;
 
 -- variant: workers
+WITH
+waited AS (
+    SELECT * FROM waited_input WHERE n_steps >= $min_steps AND input_ratio >= $min_input_ratio
+)
 SELECT
     e.artifact_id,
     e.row,
@@ -155,11 +170,14 @@ SELECT
     e.proc_id,
     e.rank,
     e.ts_ns,
-    'A loader makes ' || (e.fields ->> 'n_workers') || ' workers where torch counts ' || (e.fields ->> 'suggested') || ' processors for this process' AS what,
-    'Lower num_workers, or give the rank more processors.' AS remedy,
-    'info' AS severity,
+    'A loader makes ' || (e.fields ->> 'n_workers') || ' workers where torch counts ' || (e.fields ->> 'suggested') || ' processors for this process'
+        || coalesce('; its steps went ' || round(100 * w.input_ratio)::BIGINT || ' % of their time into waiting for it', '') AS what,
+    'Give the task more processors (SLURM: --cpus-per-task, of srun too; containers: the cpuset), or lower num_workers.' AS remedy,
+    CASE WHEN w.input_ratio IS NOT NULL THEN 'high' ELSE 'info' END AS severity,
+    CASE WHEN w.input_ratio IS NOT NULL THEN [{'artifact_id': w.artifact_id, 'row': w.row, 'line': w.line, 'note': 'the longest wait for input'}] END AS evidence,
     'workers' AS key
 FROM log AS e
+LEFT JOIN waited AS w ON w.artifact_id = e.artifact_id AND w.proc_id IS NOT DISTINCT FROM e.proc_id
 WHERE e.signature = 'dataloader-too-many-workers'
   AND TRY_CAST(e.fields ->> 'n_workers' AS DOUBLE) > $max_worker_ratio * TRY_CAST(e.fields ->> 'suggested' AS DOUBLE)
 QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
