@@ -6,8 +6,8 @@ proves = """
 When the flight recorders were dumped, the peers had called the collective and not finished it, and this rank either had
 not called it, by its own dump, and waited for nobody, or had called it and not finished it although peers had, which
 they can only with its data: its device or its watchdog had stopped. Of all groups' waits this is where they end: no
-member of them waits for another beyond it. Or the rank had ended well, by its recorder, before peers gave up waiting in
-a collective."""
+member of them waits for another beyond it. Or the rank had ended well, by its recorder or by the closing words of its log, before peers
+gave up waiting in a collective."""
 cannot_prove = """
 Why the rank stood still: its stack, log and device tell. A dump taken on demand from a job that runs shows calls in
 flight in the same way, for as long as they take."""
@@ -36,7 +36,7 @@ strength = "strong"
 [variant.left]
 needs = ["log_event", "outcome"]
 strength = "strong"
-says = "The rank ended on its own with exit code 0; that its peers waited for it, and not for each other, follows from its being gone."
+says = "The rank ended on its own; that its peers waited for it, and not for each other, follows from its being gone. Closing words of a log do not show that the process had left."
 
 [variant.no-dump]
 needs = ["collective", "process_group"]
