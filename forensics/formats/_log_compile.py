@@ -29,12 +29,13 @@ _MAX_TEXT = 4000
 _NEEDLES = (b"__recompiles", b"__graph_breaks", b"__guards", b"torch._dynamo hit config", b"kipping cudagraph")
 _LINE = (
     r"__(?:recompiles|graph_breaks|guards)|torch\._dynamo hit config|kipping cudagraph"
-    r"|\] {1,4}(?:function|last reason): "
+    r"|(?:^|\]) {1,6}(?:function|last reason|reasons): "
 )
 _LOGGER = re.compile(r"[\w.]{1,200}\.__\w{1,40}: \[[A-Z]{1,10}\] ?")
 _TAG = re.compile(rb"__(recompiles|graph_breaks|guards)(?:_verbose)?(?:\]|: \[[A-Z]{1,10}\]) ?")
 _BEGINS = re.compile(
-    rb"Recompiling function|Graph [Bb]reak in user code|Graph break(?:ed|ing)?:|GUARDS:|torch\._dynamo hit"
+    rb"Recompiling function|Graph [Bb]reak in user code|Graph break(?:ed|ing)?:|GUARDS:"
+    rb"|Graph break \(user stack suppressed|torch\._dynamo hit"
 )
 _RECOMPILED = re.compile(r"Recompiling function (\S{1,300}) in (\S{1,1000}):(\d{1,9})")
 _LIMITED = re.compile(r"function: '([^'\n]{1,300})' \(([^()\n]{1,1000}):(\d{1,9})\)")

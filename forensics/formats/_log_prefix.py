@@ -113,6 +113,8 @@ _HOST = re.compile(r"([A-Za-z][\w.-]{0,80}): ")
 COMPOSE = re.compile(r"([A-Za-z0-9][\w.-]{0,80}) +\| ?")
 _WRITER_RANK = re.compile(r"\[(?:PG [^\]]{0,80} )?[Rr](?:ank|ANK):? (\d{1,6})\]")
 _COMPILE_ID = re.compile(r"\[(!?\d+/\d+[\w/]*)\](?: \[__(\w+)\])? ?")
+# torch up to 2.2 writes `[TIME] [0/1] torch._dynamo.convert_frame: [WARNING] text`.
+_TORCH_LOGGER = re.compile(rf"torch(?:\.\w{{1,60}}){{1,8}}: \[{_LEVEL}\](?: |$)")
 _FIRST_LEVEL = re.compile(rf"\W{{0,3}}(?:{_LEVEL}\b|(error|warning|fatal): )")
 
 
@@ -191,6 +193,9 @@ def _after(raw: str, position: int, line: Line, regex: re.Pattern[str], labels: 
         position = m.end()
     if raw.startswith("[", position) and (m := _COMPILE_ID.match(raw, position)):
         line.compile_id, position = m[1], m.end()
+    if raw.startswith("torch.", position) and (m := _TORCH_LOGGER.match(raw, position)):
+        line.level, line.prefixed = LEVELS[m[1]], True
+        return m.end()
     return _behind_space(raw, position)
 
 

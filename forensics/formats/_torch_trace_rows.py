@@ -367,7 +367,9 @@ def _joined(text: str, key: str | None = None) -> str:
 
 def quoted_frames(text: str) -> list[Frame]:
     """The user's frames that a graph break quotes, else the place that it names."""
-    _, _, quoted = text.partition("User code traceback:\n")
+    _, found, quoted = text.partition("User code traceback:\n")
+    if not found:  # torch before 2.6
+        _, _, quoted = text.partition("from user code at:\n")
     quoted = quoted.partition("\n\n")[0]
     frames = [Frame(m[3], m[1], int(m[2])) for m in _QUOTED_FRAME.finditer(quoted) if int(m[2]) < 1 << 31]
     place = None if frames else _BREAK_PLACE.search(text)

@@ -14,7 +14,7 @@ from forensics.formats._text_lines import BadLines
 from forensics.formats._torch_trace_records import HEADER, MAX_RECORD_BYTES, Record, Records
 from forensics.formats._torch_trace_rows import TraceRows
 
-VERSION = 1
+VERSION = 2
 TITLE = "TORCH_TRACE log of torch.compile (structured)"
 PROVIDES = ("compile_event", "fact")
 

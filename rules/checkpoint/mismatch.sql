@@ -33,19 +33,27 @@ SELECT
     e.line,
     coalesce(regexp_extract(e.message, 'state_dict for (\w+)', 1), 'the model') AS model,
     CASE WHEN e.rank IS NULL THEN 'The process' ELSE 'Rank ' || e.rank END
-        || ' could not load a checkpoint into ' || coalesce(regexp_extract(e.message, 'state_dict for (\w+)', 1), 'the model')
+        || CASE WHEN NOT e.is_listed THEN ' could not load a saved state: ' || briefly(split_part(e.message, chr(10), 1), 240)
+            || coalesce('; ' || (
+                SELECT arg_min(o.fields ->> 'parameter' || ' is (' || trim(o.fields ->> 'shape', '[]') || ') in the file and (' || trim(o.fields ->> 'other_shape', '[]') || ') in the model', o.row)
+                FROM log AS o
+                WHERE o.artifact_id = e.artifact_id AND o.signature = 'load-report-row' AND o.fields ->> 'shape' IS NOT NULL AND o.line < e.line
+            ), '')
+        ELSE ' could not load a checkpoint into ' || coalesce(regexp_extract(e.message, 'state_dict for (\w+)', 1), 'the model')
         || CASE WHEN e.message LIKE '%Missing key%' THEN ': some missing, ' ELSE ': no missing, ' END
         || CASE WHEN e.message LIKE '%Unexpected key%' THEN 'some unexpected keys, ' ELSE 'no unexpected keys, ' END
         || len(regexp_extract_all(e.message, 'size mismatch for')) || ' of another shape'
         || coalesce('; first missing is ' || nullif(regexp_extract(e.message, 'Missing key[^:]*: "([^"]{1,200})"', 1), ''), '')
         || coalesce('; first unexpected is ' || nullif(regexp_extract(e.message, 'Unexpected key[^:]*: "([^"]{1,200})"', 1), ''), '')
         || CASE WHEN e.other.name = '' THEN ''
-            ELSE '; ' || e.other.name || ' is (' || e.other.stored || ') in the file and (' || e.other.wanted || ') in the model' END AS told,
+            ELSE '; ' || e.other.name || ' is (' || e.other.stored || ') in the file and (' || e.other.wanted || ') in the model' END
+        END AS told,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
-    regexp_extract(e.message, 'state_dict for (\w+)', 1) AS key
+    CASE WHEN e.is_listed THEN regexp_extract(e.message, 'state_dict for (\w+)', 1) ELSE e.signature END AS key
 FROM (
     SELECT
         *,
+        signature IN ('state-dict-mismatch', 'parameter-size-mismatch', 'missing-keys') AS is_listed,
         regexp_extract(
             message,
             'size mismatch for (\S{1,200}): copying a param with shape \D*([\d, ]*)\D+ from checkpoint, the shape in current model is \D*([\d, ]*)',

@@ -11,6 +11,11 @@ causes = [{ state = "rank-failed", of = "rank" }]
 requires = [{ state = "config-contradictory", of = "job" }, { state = "device-full", of = "device" }]
 references = ["https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"]
 
+[thresholds.max_lines]
+value = 400
+unit = "lines from the word that a function is left uncompiled to the error for which it is"
+why = "tracebacks of the compiler have some hundred lines"
+
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
@@ -42,6 +47,11 @@ LEFT JOIN log AS i
 WHERE e.class IN ('compile.failure', 'compile.kernel-config', 'compile.dynamic-shape')
   AND e.role = 'primary'
   AND NOT e.moved_on
+  -- Where errors of the compiler are suppressed it says first that it leaves the function alone, and why below that.
+  AND NOT EXISTS (
+      SELECT 1 FROM log AS k
+      WHERE k.artifact_id = e.artifact_id AND k.class = 'compile.frame-skipped' AND k.line BETWEEN e.line - $max_lines AND e.line
+  )
   -- The compiler wraps what it met: then a missing tool, or memory that ran out, is what failed.
   AND NOT EXISTS (
       SELECT 1 FROM log AS o

@@ -51,13 +51,14 @@ cut AS (
     UNION ALL BY NAME
     SELECT
         e.artifact_id, e.row, 'log_event' AS "table", e.proc_id, e.rank, e.ts_ns, e.line,
-        coalesce(e.fields ->> 'where', e.message) AS place,
+        coalesce(e.fields ->> 'where', (e.fields ->> 'file') || ':' || (e.fields ->> 'line_of_code'), e.message) AS place,
         left(split_part(e.message, chr(10), 1), 160) AS reason,
         NULL AS dur_ns,
-        false AS is_whole,
-        NULL AS skipped
+        -- What does not compile runs uncompiled where errors of the compiler are suppressed.
+        e.class = 'compile.frame-skipped' AS is_whole,
+        e.fields ->> 'function' AS skipped
     FROM log AS e
-    WHERE e.class = 'compile.graph-break' AND e.role <> 'noise'
+    WHERE e.class IN ('compile.graph-break', 'compile.frame-skipped') AND e.role <> 'noise'
       -- TORCH_LOGS text fills both tables.
       AND NOT EXISTS (SELECT 1 FROM compile_event AS o WHERE o.artifact_id = e.artifact_id AND o.kind = 'graph-break')
 ),
