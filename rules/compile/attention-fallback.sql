@@ -73,7 +73,7 @@ said AS (
             CASE WHEN e.fields ->> 'causal' IS NOT NULL THEN 'causal attention of unequal lengths' END, e.fields ->> 'dropout',
             -- The error names no reason: the warnings above it do.
             (
-                SELECT arg_min(left(split_part(o.message, chr(10), 1), 200), o.row) FROM log AS o
+                SELECT arg_min(left(regexp_replace(split_part(o.message, chr(10), 1), '^.{0,300}?Warning: | ?\(Triggered internally.{0,200}', '', 'g'), 200), o.row) FROM log AS o
                 WHERE o.artifact_id = e.artifact_id AND o.class = e.class AND o.line < e.line AND o.role <> 'noise'
                   AND coalesce(o.fields ->> 'mask', o.fields ->> 'dtype', o.fields ->> 'architecture', o.fields ->> 'head_size', o.fields ->> 'causal', o.fields ->> 'dropout') IS NOT NULL
             )
