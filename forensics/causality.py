@@ -201,7 +201,8 @@ def _fits(cause: Finding, effect: Finding, way: _Way) -> bool:
         return False
     if reach <= 2 and differ(cause.host, effect.host):
         return False
-    if same_attempt and cause.step is not None and effect.step is not None and cause.step > effect.step:
+    # What a log tells of a step comes after it, so a rank that told of step 7 last may have ended in step 8.
+    if same_attempt and cause.step is not None and effect.step is not None and cause.step > effect.step + 1:
         return False
     return not cause.is_after(effect)
 

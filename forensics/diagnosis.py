@@ -40,6 +40,7 @@ _FATAL = {
 _ENDS = _FATAL - {"weights-incomplete"}
 SAME_FAULT = "the same fault, also here"  # how a finding is explained that nothing caused but what caused the other too
 _GRAVE = {"critical", "high"}
+_STANDS = ("cause", "symptom", "performance")  # roles of grave findings, by how much of a verdict each can carry
 _MANY = 8  # ranks with the same fault of which the verdict's sentence says so
 
 
@@ -135,7 +136,9 @@ def diagnose(
     _soften_quoted(findings, outcome)
     _soften_survived(findings, outcome)
     graph, links = causal_graph(findings)
-    _explain(graph, findings, links)
+    standing = _settle_standing(graph, findings)
+    links = [link for link in links if graph.has_edge(link.cause, link.effect)]
+    _explain(graph, findings, links, standing)
     for finding in findings:
         finding.confidence = (confidence or {}).get(finding.grade or "")
     roots = sorted(
@@ -268,14 +271,40 @@ def _soften_survived(findings: Sequence[Finding], outcome: Outcome) -> None:
             finding.facts["survived"] = outcome.completed or "the job went on to its end"
 
 
-def _explain(graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Link]) -> None:
+def _settle_standing(graph: nx.DiGraph, findings: Sequence[Finding]) -> dict[int, int]:
+    """How far each finding, or the best of those that led to it, can carry a verdict: an index of _STANDS, or beyond.
+
+    Takes from the graph what would explain a possible root without one behind it: a fault of medium severity, one that
+    was survived, context or mere cost takes the root away and puts nothing in its place. What follows a grave symptom
+    stays explained: what led to that symptom is then not in the evidence.
+    """
+    import networkx as nx
+
+    by_id, standing = {f.id: f for f in findings}, dict[int, int]()
+    for number in nx.topological_sort(graph):
+        finding = by_id[number]
+        is_grave = finding.severity in _GRAVE
+        if is_grave and finding.role != "symptom":
+            least = max(_STANDS.index(finding.role), _STANDS.index("symptom"))
+            graph.remove_edges_from([(n, number) for n in graph.predecessors(number) if standing[n] > least])
+        own = _STANDS.index(finding.role) if is_grave else len(_STANDS)
+        standing[number] = min([own, *(standing[n] for n in graph.predecessors(number))])
+    return standing
+
+
+def _explain(
+    graph: nx.DiGraph, findings: Sequence[Finding], links: Sequence[Link], standing: Mapping[int, int]
+) -> None:
     by_id = {f.id: f for f in findings}
     edges = {(x.cause, x.effect): x for x in links}
     for finding in findings:
         causes = [by_id[n] for n in graph.predecessors(finding.id)]
         if causes:
-            # The nearest cause, so that the chain shows every step of the way.
-            best = min(causes, key=lambda c: (len(edges[c.id, finding.id].states), *_weight(c), *precedence(c)))
+            # The nearest cause that leads to a root, so that the chain shows every step of the way.
+            best = min(
+                causes,
+                key=lambda c: (standing[c.id], len(edges[c.id, finding.id].states), *_weight(c), *precedence(c)),
+            )
             finding.explained_by = best.id
             finding.explained_how = edges[best.id, finding.id].how
     twins: dict[tuple[object, ...], list[Finding]] = {}

@@ -86,6 +86,11 @@ def test_a_later_step_does_not_explain_an_earlier_one() -> None:
     assert not diagnose([timeout(step=200), nan()], Outcome()).links
 
 
+@pytest.mark.parametrize(("told", "joined"), [(216, True), (215, False)])
+def test_a_rank_that_told_of_the_step_before_may_have_waited_in_the_one_of_the_fault(told: int, joined: bool) -> None:
+    assert bool(diagnose([timeout(step=told), nan()], Outcome()).links) == joined
+
+
 def test_a_timeout_alone_is_not_a_cause() -> None:
     verdict = diagnose([timeout()], Outcome(failed="exit code 1"))
     assert verdict.status == "not-established"
@@ -259,6 +264,80 @@ def test_two_that_could_each_explain_the_other_are_told_apart_by_time() -> None:
     verdict = diagnose([stuck, lost], Outcome())
     assert [link.cause for link in verdict.links] == [0]
     assert [f.rule for f in verdict.root_causes] == ["a"]
+
+
+def full(number: int = 0, **known: Any) -> Finding:
+    """What asks for nothing and can bring about that a process fails."""
+    return finding(number, "memory-capacity", **{"rank": 1, "causes": state("device-full"), **known})
+
+
+def died(number: int = 1, **known: Any) -> Finding:
+    """A cause that another finding may explain."""
+    needs = {"causes": state("rank-gone"), "requires": state("rank-failed")}
+    return finding(number, "distributed-first-failure", **{"rank": 1, "strength": "proof", **needs, **known})
+
+
+@pytest.mark.parametrize(
+    "below",
+    [{"severity": "medium"}, {"severity": "info"}, {"role": "performance"}, {"role": "symptom", "severity": "medium"}],
+    ids=lambda known: "-".join(known.values()),
+)
+def test_what_can_be_no_root_takes_none_away(below: dict[str, str]) -> None:
+    other = finding(2, "numerics-dead-units", rank=7, severity="high", strength="indication")
+    verdict = diagnose([full(**below), died(), other], Outcome())
+    assert verdict.root_causes[0].rule == "distributed-first-failure"
+    assert verdict.root_causes[0].explained_by is None
+    assert all(link.effect != 1 for link in verdict.links)
+
+
+def test_what_a_job_survived_does_not_explain_what_ended_it() -> None:
+    survived = full(ts_ns=SECOND, evidence=[Evidence(0, "a.log", line=3)])
+    verdict = diagnose([survived, died(ts_ns=9 * SECOND)], Outcome("epoch done", "exit code 1", completed_lines={0: 9}))
+    assert [f.rule for f in verdict.root_causes] == ["distributed-first-failure"]
+
+
+def test_a_lesser_step_between_a_root_and_what_it_led_to_stays_in_the_chain() -> None:
+    root = finding(0, "memory-leak", rank=1, causes=state("memory-retained"))
+    between = full(1, severity="medium", requires=state("memory-retained"))
+    verdict = diagnose([died(2), between, root], Outcome())
+    assert [f.rule for f in verdict.root_causes] == ["memory-leak"]
+    assert [(f.rule, f.explained_by) for f in sorted(verdict.consequences, key=lambda f: f.id)] == [
+        ("memory-capacity", 0),
+        ("distributed-first-failure", 1),
+    ]
+
+
+def test_of_a_nearer_lesser_cause_and_one_that_can_be_root_the_chain_names_the_root() -> None:
+    lesser = finding(0, "checkpoint-mismatch", rank=1, severity="medium", causes=state("rank-failed"))
+    verdict = diagnose([lesser, full(1), died(2)], Outcome())
+    assert [f.rule for f in verdict.root_causes] == ["memory-capacity"]
+    assert [f.explained_by for f in verdict.consequences] == [1]
+
+
+def test_what_only_follows_a_grave_symptom_is_no_root() -> None:
+    verdict = diagnose([timeout(0), died(1, rank=0, ts_ns=130 * SECOND)], Outcome(failed="exit code 1"))
+    assert verdict.status == "not-established"
+
+
+def test_a_symptom_of_which_only_a_lesser_cause_is_known_still_shows_it() -> None:
+    lesser = finding(0, "host-shm", rank=1, severity="medium", causes=state("rank-stalled"))
+    symptom = timeout(1)
+    diagnose([lesser, symptom], Outcome(failed="exit code 1"))
+    assert symptom.explained_by == 0
+
+
+@pytest.mark.parametrize(("severity", "root"), [("medium", "capture-skip"), ("high", "host-affinity")])
+def test_what_costs_much_is_not_explained_by_what_costs_little(severity: str, root: str) -> None:
+    little = finding(0, "host-affinity", role="performance", severity=severity, causes=state("cores-contended"))
+    much = finding(1, "capture-skip", role="performance", severity="high", requires=state("cores-contended"))
+    assert [f.rule for f in diagnose([little, much], Outcome(completed="done")).root_causes] == [root]
+
+
+def test_the_same_fault_elsewhere_is_joined_to_what_a_lesser_finding_would_have_explained() -> None:
+    lesser = full(0, severity="medium", rank=1)
+    verdict = diagnose([lesser, died(1, rank=1, ts_ns=5 * SECOND), died(2, rank=2, ts_ns=9 * SECOND)], Outcome())
+    assert [f.rank for f in verdict.root_causes] == [1]
+    assert [f.id for f in verdict.consequences] == [2]
 
 
 def test_confidence_is_that_of_the_grade_and_none_for_what_another_finding_explains() -> None:
