@@ -172,21 +172,22 @@ ORDER BY 2, 1
 """
 
 _OPERATOR = """
-    SELECT s.kind, left(n.text, 120) AS name, count(*) AS n_calls, sum(s.dur_ns) / 1e6 AS total_ms
+    SELECT s.rank, s.kind, left(n.text, 120) AS name, count(*) AS n_calls, sum(s.dur_ns) / 1e6 AS total_ms
     FROM {run}.slice AS s JOIN {run}.string AS n ON n.id = s.name_id
     WHERE s.kind IN ('cpu_op', 'kernel', 'memcpy', 'memset', 'runtime')
-    GROUP BY s.kind, left(n.text, 120)
+    GROUP BY s.rank, s.kind, left(n.text, 120)
 """
 OPERATORS = f"""
 {_both(_OPERATOR)}
 SELECT
-    NULL::INTEGER AS rank, NULL::BIGINT AS step, coalesce(g.kind, f.kind) || ' ' || coalesce(g.name, f.name) AS what,
+    coalesce(g.rank, f.rank) AS rank, NULL::BIGINT AS step,
+    coalesce(g.kind, f.kind) || ' ' || coalesce(g.name, f.name) AS what,
     printf('%d calls, %.3f ms', g.n_calls, g.total_ms) AS good,
     printf('%d calls, %.3f ms', f.n_calls, f.total_ms) AS failed
-FROM g FULL JOIN f ON f.kind = g.kind AND f.name = g.name
+FROM g FULL JOIN f ON f.kind = g.kind AND f.name = g.name AND f.rank IS NOT DISTINCT FROM g.rank
 WHERE g.n_calls IS DISTINCT FROM f.n_calls
    OR abs(g.total_ms - f.total_ms) > greatest(1, 0.25 * greatest(g.total_ms, f.total_ms))
-ORDER BY g.n_calls IS NOT DISTINCT FROM f.n_calls, abs(coalesce(g.total_ms, 0) - coalesce(f.total_ms, 0)) DESC, what
+ORDER BY g.n_calls IS NOT DISTINCT FROM f.n_calls, abs(coalesce(g.total_ms, 0) - coalesce(f.total_ms, 0)) DESC, what, 1
 """
 
 _DEVICE_TIME = """

@@ -53,8 +53,9 @@ def _first(comparison: Comparison) -> list[str]:
     first = comparison.first
     if first is None:
         return ["None: what both runs recorded is alike."]
+    whose = "" if first.rank is not None else "; of which rank is not recorded"
     return [
-        f"{_where(first)} ({comparison.first_in})",
+        f"{_where(first)} ({comparison.first_in}{whose})",
         f"good: {_value(first, first.good)}",
         f"failed: {_value(first, first.failed)}",
     ]

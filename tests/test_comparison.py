@@ -140,6 +140,31 @@ def test_stored_tensors_and_compilations_that_differ_are_told(tmp_path: Path) ->
     assert [(d.good, d.failed) for d in recompiled] == [("1 times, 0.000 s", "3 times, 0.000 s")]
 
 
+def test_the_first_divergence_says_whose_it_is_or_that_nothing_tells(tmp_path: Path, compared: Compare) -> None:
+    found = compared({"metrics.jsonl": metrics([3.0, 2.0])}, {"metrics.jsonl": metrics([3.0, 2.5])})
+    assert "step 1: loss (metrics by step; of which rank is not recorded)" in to_text(found)
+
+
+def test_operators_of_one_rank_are_held_against_those_of_the_same_rank(tmp_path: Path) -> None:
+    for run, n_calls in (("good", 2), ("failed", 5)):
+        con = create_case(tmp_path / f"{run}.duckdb")
+        con.execute("INSERT INTO string VALUES (1, 'aten::log')")
+        calls = [(row, rank) for rank, n in ((0, 2), (1, n_calls)) for row in range(10 * rank, 10 * rank + n)]
+        con.executemany(
+            "INSERT INTO slice (artifact_id, row, rank, ts_ns, kind, name_id, dur_ns)"
+            " VALUES (0, ?, ?, 1, 'cpu_op', 1, 5)",
+            [list(call) for call in calls],
+        )
+        con.execute("CHECKPOINT")
+        con.close()
+    found = compare(tmp_path / "good.duckdb", tmp_path / "failed.duckdb")
+    (section,) = [section for section in found.sections if section.name == "operators and kernels"]
+    assert [(d.rank, d.what, d.good, d.failed) for d in section.differences] == [
+        (1, "cpu_op aten::log", "2 calls, 0.000 ms", "5 calls, 0.000 ms")
+    ]
+    assert found.first is not None and found.first.rank == 1
+
+
 def test_output_is_bounded_masked_and_escaped(compared: Compare) -> None:
     many = {f"option_{n}": n for n in range(40)}
     good = json.dumps({**many, "note_text": "<b>|`x", "hf_token": "hf_abcdefghijklmnopqrstuvwxyz0123456789"})
