@@ -14,10 +14,9 @@ import orjson
 import pyarrow as pa
 
 from forensics.case import MEMORY_LIMIT, arrow_type, case_columns, connect
-from forensics.citations import Citations
 from forensics.diagnosis import Crash, Exit, Outcome, not_checked_rules
 from forensics.engine import Judgement, RuleRun
-from forensics.finding import Anomaly, Moment, NotChecked, RuledOut
+from forensics.finding import NotChecked, RuledOut
 from forensics.models.testimony import quoting_artifacts
 from forensics.report.text import one_line
 from forensics.rule import Rule
@@ -182,73 +181,6 @@ def _best_need(rule: Rule, ran: str | None) -> str:
     had = {need for variant in rule.variants if variant.name == ran for need in variant.needs}
     wanted = [need for variant in rule.variants for need in variant.needs if need not in had]
     return wanted[0] if wanted else rule.variants[0].needs[0]
-
-
-_MAX_ANOMALIES = 200
-_MAX_TIED = 3
-
-
-def earliest_anomaly(con: duckdb.DuckDBPyConnection, citations: Citations) -> Anomaly | None:
-    """The first error or non-finite value over all processes, known to a rule or not.
-
-    Others of which the clocks cannot say that they came later are named with it, one of each process.
-    """
-    rows = con.execute(
-        """
-        SELECT c.message, c.rank, c.ts_ns, c.artifact_id, c.line, c.byte, c.weak, c.proc_id,
-            a.timeline, a.clock_error_ns, p.host, u.function || ' (' || u.file || ':' || u.line || ')', c.row
-        FROM (
-            SELECT error_text(exception, message) AS message,
-                rank, ts_ns, artifact_id, line, byte,
-                CASE WHEN role = 'evidence' THEN 1 ELSE 0 END AS weak, proc_id, stack_id, NULL AS row
-            FROM log
-            WHERE (role IN ('primary', 'symptom', 'secondary') OR class IN ('line.error', 'env.command'))
-              AND coalesce(class, '') NOT LIKE 'outcome.%' AND coalesce(fields ->> 'handled', 'false') <> 'true'
-            UNION ALL
-            SELECT name || ' is ' || value, rank, ts_ns, artifact_id, line, NULL, 0, proc_id, NULL, NULL
-            FROM metric WHERE name IN ('loss', 'grad_norm') AND NOT isfinite(value)
-            UNION ALL
-            -- The allocator's own record: whether the job caught the exception is not in it.
-            SELECT 'device ' || device || ' ran out of memory: ' || size_bytes || ' bytes were asked for',
-                rank, ts_ns, artifact_id, NULL, NULL, 0, proc_id, stack_id, row
-            FROM memory_event WHERE action = 'oom'
-        ) AS c
-        JOIN artifact AS a ON a.id = c.artifact_id
-        LEFT JOIN proc AS p ON p.id = c.proc_id
-        LEFT JOIN frame AS k ON k.id = c.stack_id
-        LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)
-        -- One of each process and file: within a file the first is the first.
-        QUALIFY row_number() OVER (
-            PARTITION BY c.artifact_id, c.proc_id ORDER BY c.weak, c.ts_ns NULLS LAST, c.line
-        ) = 1
-        ORDER BY c.weak, a.timeline IS NULL, a.timeline = 'epoch' DESC, a.timeline = 'wall' DESC, a.timeline,
-            c.ts_ns NULLS LAST, c.artifact_id, c.line
-        LIMIT ?
-        """,
-        [_MAX_ANOMALIES],
-    ).fetchall()
-    if not rows:
-        return None
-    first, tied = rows[0], [row for row in rows[1:] if row[6] == rows[0][6] and _may_be_as_early(row, rows[0])]
-    named = [_anomaly(row, citations) for row in (first, *tied[:_MAX_TIED])]
-    found = [anomaly for anomaly in named if anomaly is not None]
-    return replace(found[0], not_told_apart=tuple(found[1:])) if found and named[0] is not None else None
-
-
-def _may_be_as_early(row: Sequence[Any], first: Sequence[Any]) -> bool:
-    """Whether the clocks leave open which came first. What another rank says in the same file is in order there."""
-    if row[2] is None or first[2] is None or row[7] == first[7]:
-        return False
-    if row[3] == first[3] and (row[10] is None or row[10] == first[10]):
-        return False
-    return not Moment(row[2], row[8], row[9]).is_after(Moment(first[2], first[8], first[9]))
-
-
-def _anomaly(row: Sequence[Any], citations: Citations) -> Anomaly | None:
-    place = {"artifact_id": row[3], "line": row[4], "byte": row[5], "row": row[12]}
-    evidence = citations.cite({key: value for key, value in place.items() if key != "row" or value is not None})
-    where = f", in {row[11]}" if row[11] else ""
-    return Anomaly(" ".join(str(row[0]).split())[:300] + where, row[1], row[2], evidence) if evidence else None
 
 
 @lru_cache(maxsize=1)

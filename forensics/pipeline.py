@@ -16,6 +16,7 @@ from forensics.citations import Citations
 from forensics.configuration import Configuration, set_aside
 from forensics.deadline import Deadline
 from forensics.discovery import check_there, discover
+from forensics.earliest import earliest_anomaly
 from forensics.engine import Judgement, judge
 from forensics.errors import ForensicsError
 from forensics.finding import Finding, Verdict
@@ -124,7 +125,7 @@ def analyze(
             # Silence over a part of the case is no answer.
             judgement = judge(con, rules, views, citations, deadline=Deadline(0) if missing else deadline)
             set_aside(judgement, chosen.configuration.suppressions, datetime.date.today())
-            outcome, earliest = ledger.read_outcome(con), ledger.earliest_anomaly(con, citations)
+            outcome, earliest = ledger.read_outcome(con), earliest_anomaly(con, citations)
             if earliest is None and outcome.failed and not judgement.findings:
                 earliest = rarest_line(con, sources, citations)
             verdict = diagnosis.diagnose(

@@ -11,11 +11,11 @@ import duckdb
 import orjson
 import pytest
 
-from forensics import ledger
 from forensics.assembly import assemble_case
 from forensics.case import open_for_rules
 from forensics.citations import Citations
 from forensics.discovery import discover
+from forensics.earliest import earliest_anomaly
 from forensics.finding import Anomaly
 from forensics.ingest import ingest
 from forensics.pipeline import analyze
@@ -321,7 +321,7 @@ def rank_log(rank: int, second: float, error: str) -> str:
 
 def earliest(tmp_path: Path, con: duckdb.DuckDBPyConnection) -> Anomaly:
     found = discover(tmp_path / "artifacts", tmp_path / "work2")
-    anomaly = ledger.earliest_anomaly(con, Citations(con, [item.source for item in found]))
+    anomaly = earliest_anomaly(con, Citations(con, [item.source for item in found]))
     assert anomaly is not None
     return anomaly
 
