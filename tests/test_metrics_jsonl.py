@@ -191,3 +191,23 @@ def test_real_metrics_are_read_without_a_warning() -> None:
         assert not sink.warnings
         n_lines = sum(bool(line.strip()) for line in path.read_text().split("\n"))
         assert len({row["line"] for row in sink.rows("sample")}) == n_lines
+
+
+def test_steps_and_ranks_that_are_none_are_told_not_dropped_in_silence(tmp_path: Path) -> None:
+    text = (
+        '{"step": -1, "rank": 0, "loss": 3}\n{"step": 1, "rank": 0, "loss": 2}\n'
+        '{"step": 2, "rank": 99999999999999999999999999, "loss": 2}\n'
+    )
+    sink = load(metrics_jsonl, write(tmp_path, text))
+    assert series(sink, "loss") == [(None, 3.0), (1, 2.0), (2, 2.0)]
+    (warning,) = sink.warnings
+    assert "step (1, first -1 in line 1)" in warning["message"]
+    assert "rank (1, first 1e+26 in line 3)" in warning["message"]
+    assert sink.quality == "complete"
+
+
+def test_a_job_of_one_process_is_not_warned_of_its_rank(tmp_path: Path) -> None:
+    sink = load(
+        metrics_jsonl, write(tmp_path, '{"step": 1, "rank": -1, "loss": 3}\n{"step": 2, "rank": -1, "loss": 3}\n')
+    )
+    assert sink.warnings == []

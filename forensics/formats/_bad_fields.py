@@ -54,11 +54,12 @@ class BadFields:
         self.count(field, value)
         return None
 
-    def tell(self, sink: Sink) -> bool:
-        """Warns of what was counted and marks the artifact as partial; whether there was any."""
+    def tell(self, sink: Sink, *, partial: bool = True) -> bool:
+        """Warns of what was counted and, if `partial`, marks the artifact as such; whether there was any."""
         if self._counts:
             listed = [f"{name[:60]} ({n}, first {self._first[name]})" for name, n in self._counts.most_common(_SHOWN)]
             text = f"values of the wrong kind or out of range: {', '.join(listed)}"
             sink.warn("bad-values", text, "these values, and what they would say of their line")
-            sink.damaged("partial")
+            if partial:
+                sink.damaged("partial")
         return bool(self._counts)

@@ -40,6 +40,7 @@ _ENTITY_COLUMNS = ("param", "parameter", "module", "layer", "tensor", "request",
 _PHASE_COLUMNS = ("phase", "mode", "stage", "split", "subset")
 _INT32_MAX = 2**31 - 1
 _MAX_RANK = 1_000_000
+_NOT_DISTRIBUTED = -1  # what trainers give as rank where there is one process
 _MAX_DEVICE = 1023
 
 _SIZE_SUFFIX = re.compile(r"(.{1,400})(?<!per)[_./ ]\(?([kmgt]i?b|bytes)\)?", re.IGNORECASE)
@@ -149,6 +150,7 @@ class MetricRows:
     def __init__(self, sink: Sink, odd: BadFields | None = None) -> None:
         self._sink = sink
         self._odd = odd
+        self._misplaced = BadFields()  # steps and ranks that are none
         self._samples = SampleRows(sink, "metrics")
         self._plans: dict[tuple[str, ...], _Plan] = {}
         self._numbers: dict[int | None, int] = {}
@@ -162,6 +164,7 @@ class MetricRows:
     def add(self, record: Mapping[str, object], line: int) -> None:
         """Keeps one record: flat, names to numbers, booleans, texts or short lists."""
         plan = self._plan(record)
+        self._misplaced.line = line
         at = self._place(plan, record)
         proc = self._proc(at, plan, record)
         if at.ts_ns is not None:
@@ -195,6 +198,7 @@ class MetricRows:
     def finish(self, n_read: int, *, complete: bool) -> int:
         """Emits what is left, with coverage and clock; the number of samples in all."""
         self._samples.flush()
+        self._misplaced.tell(self._sink, partial=False)
         if self._zoned is not None:
             self._sink.clock("epoch" if self._zoned else "local")
         self._emit_texts()
@@ -219,6 +223,10 @@ class MetricRows:
         at = _Placed()
         at.step = at.number(plan.steps, record, 2**62)
         at.rank = at.number(plan.ranks, record, _MAX_RANK)
+        for names, found, least in ((plan.steps, at.step, 0), (plan.ranks, at.rank, _NOT_DISTRIBUTED)):
+            for name in names if found is None else ():
+                if not _is_from(least, record[name]):
+                    self._misplaced.count(name, record[name])
         at.device = at.number(plan.devices, record, _MAX_DEVICE)
         at.entity = at.text(plan.entities, record)
         at.label = at.text(plan.labels, record)
@@ -282,6 +290,12 @@ class MetricRows:
             if few or (name, value) not in told:
                 told.add((name, value))
                 self._sink.fact(name[:_MAX_TEXT], masked_value(name, value)[:_MAX_TEXT], scope="option", line=line)
+
+
+def _is_from(least: int, value: object) -> bool:
+    """False for whole numbers that are no place: below `least`, or so large that they were not taken for one."""
+    number = parse_number(value) if isinstance(value, str) else as_float(value)
+    return number is None or isinstance(value, bool) or number % 1 != 0 or least <= number < 0
 
 
 def _values(name: str, column: _Column, value: object) -> list[tuple[str, float, str | None]]:

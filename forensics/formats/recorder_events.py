@@ -29,7 +29,7 @@ from forensics.formats._metric_rows import MetricRows
 from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
 from forensics.formats._text_lines import BadLines, clean_text
 
-VERSION = 2
+VERSION = 3
 TITLE = "Events of a recorder (forensics.events)"
 PROVIDES = ("log_event", "sample")
 

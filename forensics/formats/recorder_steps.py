@@ -17,7 +17,7 @@ from forensics.formats._metric_rows import MetricRows
 from forensics.formats._recorder_lines import check_version, describe_process, json_objects, sure_of_format
 from forensics.formats._text_lines import BadLines
 
-VERSION = 2
+VERSION = 3
 TITLE = "Steps of a run (forensics.steps)"
 PROVIDES = ("sample",)
 

@@ -12,13 +12,14 @@ from typing import Any
 
 from forensics.artifact import Head, Sink, Source
 from forensics.errors import ArtifactError
-from forensics.formats._lenient_json import JsonWalk, Path, as_float, as_int, flatten
+from forensics.formats._bad_fields import BadFields
+from forensics.formats._lenient_json import JsonWalk, Path, as_float, flatten
 from forensics.formats._quantities import parse_number
 from forensics.formats._samples import SampleRows, canonical_metric
 from forensics.formats._text_lines import LineCounter, decode_text, read_text
 from forensics.redact import masked_value
 
-VERSION = 1
+VERSION = 2
 TITLE = "Hugging Face Trainer state (trainer_state.json)"
 PROVIDES = ("sample", "fact")
 
@@ -64,15 +65,17 @@ def load(source: Source, sink: Sink) -> None:
     walk = JsonWalk(text, _is_one_value)
     lines = LineCounter(text)
     samples = SampleRows(sink, "metrics")
+    odd = BadFields()
     n_rows = n_facts = 0
     for leaf in walk.leaves():
         line = lines.at(leaf.position)
         if leaf.path[:1] == (_HISTORY,) and len(leaf.path) == 2:
             n_rows += 1
-            _add_row(samples, leaf.value, line)
+            _add_row(samples, leaf.value, line, odd)
         elif leaf.path:
             n_facts += _add_facts(sink, str(leaf.path[0]), leaf.value, line)
     samples.flush()
+    odd.tell(sink, partial=False)
     _report_damage(sink, walk, text, more)
     if not n_rows and not n_facts:
         raise ArtifactError(f"{source.name}: {walk.reason or 'no known key'}; expected the state of a Trainer", byte=0)
@@ -100,10 +103,11 @@ def _report_damage(sink: Sink, walk: JsonWalk, text: str, more: bool) -> None:
     sink.damaged("partial", byte=byte)
 
 
-def _add_row(samples: SampleRows, row: Any, line: int) -> None:
+def _add_row(samples: SampleRows, row: Any, line: int, odd: BadFields) -> None:
     if not isinstance(row, Mapping):
         return
-    step = as_int(row.get("step"), 0)
+    odd.line = line
+    step = odd.whole(row, "step")
     for name, value in flatten(dict(row), "/"):
         if name == "step" and step is not None:
             continue
