@@ -4,10 +4,14 @@ severity = "high"
 proves = """
 Recorder: the optimizer keeps state, and had none, or none that had seen a step, when a run took its first step in the middle
 of the job. Metrics: the learning rate, the loss scale or the epoch of a restarted run begins with the first value of the
-attempt before, and not with its last. Log: the library says what it could not restore. Restart: an attempt counts from its
+attempt before, and not with its last. Stored: the file of a whole training state (it tells its step) that was saved where
+the run goes on has no key of an optimizer, a scheduler or a scaler, and no file beside it has. Log: the library says what
+it could not restore. Restart: an attempt counts from its
 start again although the one before had saved checkpoints."""
 cannot_prove = """
-Whether the part was never saved or only not loaded; the code that saves tells. A schedule or an optimizer that is begun
+Whether the part was never saved or only not loaded, but for what is stored; the code that saves tells. Stored: an optimizer
+without state (SGD without momentum) and a schedule that is computed from the step lack nothing. Random states are left out:
+few jobs save them, and without them order and dropout differ, no more. A schedule or an optimizer that is begun
 anew on purpose looks the same."""
 message = "{who} resumed{at_step} without {what}: {how}"
 fix = "{remedy}"
@@ -41,6 +45,11 @@ value = 0.5
 unit = "epochs"
 why = "below it the epoch may be rounded"
 
+[thresholds.min_jump]
+value = 1.2
+unit = "first loss after the restart / loss before it"
+why = "batches move a loss by less; an optimizer that begins anew takes steps of full length with averages of one gradient"
+
 [thresholds.min_lost_steps]
 value = 20
 unit = "steps of the attempt before"
@@ -57,6 +66,11 @@ strength = "strong"
 [variant.metrics]
 needs = ["sample"]
 strength = "strong"
+
+[variant.stored]
+needs = ["checkpoint", "sample"]
+strength = "indication"
+says = "What the file holds is known; that the run was loaded from it follows from its step alone."
 
 [variant.restart]
 needs = ["sample"]
@@ -181,6 +195,66 @@ SELECT
 FROM anew AS a
 WHERE a.part IS NOT NULL
 ORDER BY a.ts_ns, a.artifact_id, a.row;
+
+-- variant: stored
+WITH
+resumed AS (
+    SELECT
+        r.*,
+        -- A file that tells step 39 was saved after it.
+        s.artifact_id AS state_artifact_id,
+        s.path,
+        o.optimizer,
+        o.scheduler,
+        o.scaler
+    FROM resumed_run AS r
+    JOIN stored_part AS s ON s.saved_step IN (r.first_step - 1, r.first_step) AND s.is_whole
+    JOIN (
+        SELECT folder, saved_step, bool_or(optimizer) AS optimizer, bool_or(scheduler) AS scheduler, bool_or(scaler) AS scaler
+        FROM stored_part GROUP BY folder, saved_step
+    ) AS o ON o.folder = s.folder AND o.saved_step = s.saved_step
+    WHERE r.first_step >= $min_first_step AND r.first_step > r.earlier_first_step AND r.value_before IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY r.proc_id, r.name ORDER BY s.saved_step DESC, s.artifact_id) = 1
+),
+lacking AS (
+    SELECT *, CASE
+        WHEN name = 'loss' AND NOT optimizer THEN 'optimizer'
+        WHEN name = 'learning_rate' AND optimizer AND NOT scheduler
+            AND abs(value_before - earlier_first_value) > $apart * greatest(abs(value_before), abs(earlier_first_value)) THEN 'schedule'
+        WHEN name = 'loss_scale' AND optimizer AND NOT scaler THEN 'scaler'
+    END AS part
+    FROM resumed
+)
+SELECT
+    l.state_artifact_id AS artifact_id,
+    0 AS row,
+    'checkpoint' AS "table",
+    l.proc_id,
+    l.rank,
+    l.first_step AS step,
+    l.ts_ns,
+    CASE l.part
+        WHEN 'optimizer' THEN 'the state of its optimizer'
+        WHEN 'schedule' THEN 'the state of its learning rate schedule'
+        ELSE 'the state of its loss scaler'
+    END AS what,
+    l.path || ', saved at this place, holds none'
+        || CASE WHEN l.part = 'optimizer' THEN '; the loss is ' || printf('%.4g', l.first_value) || ' then, after ' || printf('%.4g', l.value_before) ELSE '' END AS how,
+    CASE l.part
+        WHEN 'optimizer' THEN 'Save optimizer.state_dict() (and those of scheduler and scaler) with the model, and load it before the first step.'
+        WHEN 'schedule' THEN 'Save and load scheduler.state_dict(), or make the scheduler with last_epoch set to the step that was loaded.'
+        ELSE 'Save and load scaler.state_dict().'
+    END AS remedy,
+    CASE WHEN l.part = 'optimizer' AND l.first_value > $min_jump * l.value_before AND l.value_before > 0 THEN 'high' ELSE 'medium' END AS severity,
+    [{'artifact_id': l.artifact_id, 'row': l.row, 'line': l.line, 'note': 'where the run goes on'}] AS evidence,
+    'stored ' || l.part AS key
+FROM lacking AS l
+WHERE l.part IS NOT NULL
+  AND NOT EXISTS (
+      SELECT 1 FROM log AS e
+      WHERE e.proc_id = l.proc_id AND e.signature = 'recorder-optimizer-began' AND (e.fields ->> 'keeps_state') = 'false'
+  )
+ORDER BY l.ts_ns, l.rank, l.part;
 
 -- variant: restart
 WITH
