@@ -53,7 +53,7 @@ def assemble_case(
         if memory_limit:
             con.execute("SET memory_limit = ?", [memory_limit])
         mentions, runs = tell_runs_apart([_lying(aid, item) for aid, item in enumerate(loaded)])
-        processes = identify_processes(mentions, _nodes(loaded))
+        processes = identify_processes(mentions, _nodes(loaded), n_told=_n_told(loaded))
         _insert(con, "artifact", [_artifact_row(aid, item, runs.get(aid)) for aid, item in enumerate(loaded)])
         _insert(con, "proc", processes.rows)
         _load_processes(con, processes)
@@ -193,6 +193,25 @@ def _place_of(hints: Hints, name: str) -> str:
 
 _GROUP_RANK = ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID")
 _N_LOCAL = ("LOCAL_WORLD_SIZE", "NPROC_PER_NODE", "SLURM_NTASKS_PER_NODE")
+
+# Names of variables and of launchers' options that tell of so many processes at least.
+_N_ALL = {
+    *("world_size", "num_processes", "nproc_per_node", "local_world_size", "nnodes", "ntasks", "ntasks_per_node"),
+    *("slurm_ntasks", "slurm_nprocs", "slurm_ntasks_per_node", "slurm_nnodes", "ompi_comm_world_size", "pmi_size"),
+}
+
+
+def _n_told(loaded: Sequence[Loaded]) -> int:
+    """The most processes that a setting or a launcher's command line among the evidence tells of; 1 where none does."""
+    return max(
+        (
+            int(fact["number"])
+            for item in loaded
+            for fact in item.meta["facts"]
+            if fact.get("number") is not None and fact["key"].lower().replace("-", "_") in _N_ALL
+        ),
+        default=1,
+    )
 
 
 def _nodes(loaded: Sequence[Loaded]) -> dict[str, Node]:

@@ -175,3 +175,43 @@ def test_the_container_names_of_docker_compose_are_taken_off(tmp_path: Path) -> 
 def test_a_rank_that_prints_nothing_of_note_is_still_a_process(tmp_path: Path) -> None:
     sink = read(tmp_path, "[rank7]: hello\n" * 3)
     assert [known["rank"] for known in sink.procs.values()] == [7]
+
+
+@pytest.mark.parametrize(
+    "mark",
+    [
+        "[rank" + "9" * 26 + "]: ",
+        "[rank1234567]: ",
+        "[1," + "9" * 5000 + "]<stderr>:",
+        "[1," + "9" * 26 + "]<stderr>:",
+        "[2026-05-21 06:40:12 TP" + "9" * 26 + "] ",
+    ],
+)
+def test_a_rank_that_no_job_has_is_unknown_and_said(tmp_path: Path, mark: str) -> None:
+    sink = read(tmp_path, f"{mark}{OOM}\n")
+    assert [row["signature"] for row in sink.rows("log_event")][:1] == ["cuda-oom"]
+    assert all(known.get("rank") is None and known.get("local_rank") is None for known in sink.procs.values())
+    if len(mark) < 100:
+        assert [warning["code"] for warning in sink.warnings] == ["impossible-rank"]
+
+
+def test_a_rank_that_no_job_has_is_no_field_of_an_event(tmp_path: Path) -> None:
+    timeout = "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=6000) ran for 6075 milliseconds before timing out."
+    (row,) = events(tmp_path, f"[Rank {'9' * 18}] Watchdog caught collective operation timeout: {timeout}\n")
+    assert "writer_rank" not in row["fields"]
+
+
+@pytest.mark.parametrize(
+    ("line", "size"),
+    [
+        ("2026-05-21 06:40:12 INFO world size 8", 8),
+        ("> using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 4", 16),
+        ("Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/4", 4),
+        ("+ torchrun --nnodes 2 --nproc_per_node 8 train.py", 16),
+        ("[INFO] [launch.py:164:main] dist_world_size=8", 8),
+        ("data parallel world size: 4", None),
+    ],
+)
+def test_lines_tell_how_many_processes_the_job_has(tmp_path: Path, line: str, size: int | None) -> None:
+    known = read(tmp_path, f"{line}\nstart\n{OOM}\n").procs.get(0, {})
+    assert known.get("world_size") == size

@@ -303,3 +303,60 @@ def test_the_innermost_error_of_nested_ray_tasks_is_the_primary_one(tmp_path: Pa
         (9, "secondary", "ray.exceptions.RayTaskError(ValueError)"),
         (12, "primary", "ValueError"),
     ]
+
+
+AT = "2026-03-01 10:00:07,250"
+AT_NS = 1_772_359_207_250_000_000
+
+
+@pytest.mark.parametrize(
+    ("mark", "record"),
+    [
+        ("", f"{AT} ERROR train: the step failed"),
+        ("", f"{AT} - trainer - CRITICAL - the step failed"),
+        ("[rank3]: ", f"{AT} ERROR the step failed"),
+        ("[default3]:", f"{AT} ERROR the step failed"),
+        ("", "[2026-03-01 10:00:07,250] [ERROR] [launch.py:325:main] the step failed"),
+        ("(train_func pid=312, ip=10.0.0.7) ", f"{AT} ERROR the step failed"),
+        ("node-3: ", f"{AT} ERROR the step failed"),
+        ("3: ", f"{AT} ERROR the step failed"),
+        ("[pod/trainer-worker-1/main] ", f"{AT} ERROR the step failed"),
+        ("trainer-1  | ", f"{AT} ERROR the step failed"),
+    ],
+)
+def test_a_traceback_has_the_time_of_the_record_that_it_is_part_of(tmp_path: Path, mark: str, record: str) -> None:
+    before = [f"{AT[:-3]}10{n} INFO step {n}" for n in range(3)]
+    chained = traceback_of("ZeroDivisionError: by zero", "a") + (
+        "\nDuring handling of the above exception, another exception occurred:\n\n" + traceback_of("OddError: so", "b")
+    )
+    lines = [*before, record, *chained.splitlines(), f"{AT[:-3]}900 INFO going down"]
+    found = [e for e in events(tmp_path, "".join(f"{mark}{line}\n" for line in lines)) if e["exception"]]
+    assert [(e["exception"], e["ts_ns"]) for e in found] == [("ZeroDivisionError", AT_NS), ("OddError", AT_NS)]
+
+
+def test_lines_of_other_ranks_between_a_record_and_its_traceback_do_no_harm(tmp_path: Path) -> None:
+    trace = traceback_of("OddError: so", "b").splitlines()
+    lines = [
+        f"[rank1]: {AT} ERROR the step failed",
+        f"[rank0]: {AT[:-3]}800 INFO step 7",
+        *(f"[rank1]: {t}" for t in trace),
+    ]
+    (found,) = [e for e in events(tmp_path, "\n".join(lines) + "\n") if e["exception"]]
+    assert found["ts_ns"] == AT_NS
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        [f"{AT} INFO step 12 loss 0.5"],
+        [f"{AT} WARNING lr is small"],
+        [f"{AT} ERROR could not reach the tracker", "epoch 3 of 9"],
+        [f"{AT} ERROR the step failed", *traceback_of("OddError: so", "b").splitlines()],
+        [f"[rank0]: {AT} ERROR of another rank"],
+        ["[E301 10:00:07.250000000 ProcessGroupNCCL.cpp:616] [Rank 0] heartbeat is late"],
+    ],
+)
+def test_a_traceback_that_is_no_part_of_the_record_above_has_no_time(tmp_path: Path, above: list[str]) -> None:
+    text = "\n".join([f"{AT} INFO begin", *above, *traceback_of("LostError: alone", "c").splitlines(), ""])
+    (found,) = [e for e in events(tmp_path, text) if e["exception"] == "LostError"]
+    assert found["ts_ns"] is None

@@ -50,6 +50,14 @@ def test_what_has_no_rank_stays_apart_when_there_are_more_ranks() -> None:
     assert [r["rank"] for r in found.rows] == [0, None]
 
 
+@pytest.mark.parametrize(("known", "n_told"), [({"rank": 3}, 1), ({"rank": 0}, 8), ({"rank": 1, "world_size": 1}, 1)])
+def test_what_has_no_rank_is_not_that_of_the_only_rank_named_where_there_must_be_others(
+    known: dict[str, int], n_told: int
+) -> None:
+    found = identify_processes([mention(0, **known), mention(1)], n_told=n_told)
+    assert [r["rank"] for r in found.rows] == [known["rank"], None]
+
+
 def test_dumps_of_several_pids_are_processes_beside_that_of_the_logs() -> None:
     found = identify_processes([mention(0), mention(1, pid=69), mention(2, pid=70), mention(3, pid=69)])
     assert [r["pid"] for r in found.rows] == [69, 70, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -174,6 +175,26 @@ class Before(NamedTuple):
     line: int
     exception: str | None
     context: str | None
+    ts_ns: int | None = None
+
+
+def record_of_traceback(above: Iterable[tuple[Line, int]]) -> tuple[Line, int] | None:
+    """The record under which a traceback without a prefix stands, as `logger.exception` writes both at once.
+
+    `above`: lines of the same process with their numbers, the nearest first. Only records of errors have tracebacks;
+    what a program printed in between came later, and so may have the traceback. Native code's records have none.
+    """
+    for line, number in above:
+        if line.stamp is not None:
+            is_record = line.level in {"error", "fatal"} and not (line.writer or "").endswith(_NATIVE)
+            return (line, number) if is_record else None
+        goes_on = not line.text.strip() or line.text[0].isspace()
+        if not goes_on or line.prefixed or line.level or FRAME.match(line.text):
+            return None
+    return None
+
+
+_NATIVE = (".cpp", ".cc", ".cu", ".h", ".hpp")
 
 
 def exception_line(text: str) -> tuple[str, str] | None:

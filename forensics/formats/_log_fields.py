@@ -1,7 +1,8 @@
 """Turns the texts that signatures capture into typed values; the suffix of a field's name says which.
 
-`*_bytes` integer bytes, `*_ms` integer milliseconds, `*_s` seconds, `*ranks` list of integers, `*_id` and the names in
-`_TEXT` stay text; anything else becomes an integer or a float where it is one.
+`*_bytes` integer bytes, `*_ms` integer milliseconds, `*_s` seconds, `*rank` an integer that a job can have, `*ranks`
+list of integers, `*_id` and the names in `_TEXT` stay text; anything else becomes an integer or a float where it is
+one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ Value: TypeAlias = int | float | str | bool | list[int]
 _MAX_BYTES = 1 << 50
 _TEXT_LIMIT = 400  # characters kept of a captured text
 
+_RANK = re.compile(r"\d{1,6}\Z")
 _INTEGER = re.compile(r"-?\d{1,18}\Z")
 _FLOAT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\Z")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+\Z")
@@ -36,6 +38,8 @@ def typed(name: str, text: str) -> Value | None:
     if name.endswith("_bytes"):
         size = parse_size(text.replace(",", ""))
         return size if size is not None and size <= _MAX_BYTES else None
+    if name.endswith("rank"):
+        return int(text) if _RANK.match(text) else None
     if name.endswith("ranks"):
         return [int(n) for n in _NUMBERS.findall(text)[:4096]]
     return text[:_TEXT_LIMIT] if name.endswith("_id") or name in _TEXT else _number_or_text(text)

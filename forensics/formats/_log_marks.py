@@ -14,6 +14,7 @@ LEVELS = {
     **dict.fromkeys(("ERROR", "ERR", "E", "SEVERE"), "error"),
     **dict.fromkeys(("FATAL", "CRITICAL", "F", "C", "EMERG", "ALERT", "CRIT", "PANIC"), "fatal"),
 }
+RANK_DIGITS = 6
 _KERNEL_LEVELS = ["fatal", "fatal", "fatal", "error", "warning", "info", "info", "debug"]
 
 
@@ -35,6 +36,7 @@ class Line:
     writer: str | None = None
     compile_id: str | None = None
     repeated: int | None = None
+    no_rank: str | None = None  # the digits of a rank that no job has
     partial: bool = False
     prefixed: bool = False  # by a logger: a time, a level or a writer, not only a rank or host
     time_at: int | None = None  # where the hour of the stamp stands in the whole line
@@ -83,8 +85,16 @@ def mark(line: Line, kind: str, name: str) -> None:
 
 
 def take_rank(line: Line, m: re.Match[str]) -> None:
-    line.rank = int(m[1])
-    mark(line, "rank", m[1])
+    _set_rank(line, m[1])
+
+
+def _set_rank(line: Line, digits: str) -> None:
+    """A rank of more digits than any job has processes is none: what it marks has an unknown writer."""
+    if len(digits) > RANK_DIGITS:
+        line.no_rank = digits[:40]
+        return
+    line.rank = int(digits)
+    mark(line, "rank", digits)
 
 
 def take_role(line: Line, m: re.Match[str]) -> None:
@@ -101,8 +111,7 @@ def take_actor(line: Line, m: re.Match[str]) -> None:
     line.actor = m[1].strip()
     if m[2]:
         line.rank = int(m[2])
-    if m[3]:
-        line.pid = int(m[3])
+    line.pid = int(m[3])
     line.host = m[4] or line.host
     mark(line, "actor", f"{m[3]} {m[4]}")
 
@@ -134,8 +143,7 @@ def take_parallel(line: Line, m: re.Match[str]) -> None:
     take_iso(line, m)
     parts = dict(re.findall(r"(DP|TP|PP|EP)(\d+)", m[9]))
     if set(parts) == {"TP"}:
-        line.rank = int(parts["TP"])
-        mark(line, "rank", parts["TP"])
+        _set_rank(line, parts["TP"])
     line.actor = m[9].strip()
 
 
@@ -204,8 +212,8 @@ def take_level(line: Line, m: re.Match[str]) -> None:
 def take_ascend(line: Line, m: re.Match[str]) -> None:
     line.level = LEVELS[m[1]]
     _set_stamp(line, full_stamp(int(m[2]), int(m[3]), int(m[4]), time_ns(m[5], m[6], m[7], None), None), m.start(5))
-    line.pid, line.device, line.rank = int(m[8]), int(m[9]), int(m[10])
-    mark(line, "rank", m[10])
+    line.pid, line.device = int(m[8]), int(m[9])
+    _set_rank(line, m[10])
 
 
 def take_kineto(line: Line, m: re.Match[str]) -> None:

@@ -47,12 +47,12 @@ def _layers(*rows: tuple[str, Callable[[Line, re.Match[str]], None]]) -> list[_L
 
 _NOT_ROLES = "step|epoch|iter|iteration|layer|batch|gpu|cuda|ep|item|test|case|block|stage|round|trial"
 _BRACKETED = _layers(
-    (r"\[rank(\d{1,6})\](?:: ?| |$)", marks.take_rank),
-    (rf"\[(?!(?:{_NOT_ROLES})\d)([a-z]\w{{0,30}}?)(\d{{1,5}})\]:", marks.take_role),
-    (r"\[\d+,(\d+)\]<(?:stdout|stderr|stddiag)>:(?: (?=\S))?", marks.take_rank),
-    (r"\[\d+,mpirank:(\d+),[\w.-]{1,60}\]<(?:stdout|stderr)>:(?: (?=\S))?", marks.take_rank),  # SageMaker
+    (r"\[rank(\d{1,400})\](?:: ?| |$)", marks.take_rank),
+    (rf"\[(?!(?:{_NOT_ROLES})\d)([a-z](?:\w{{0,30}}?[a-z_])?)(\d{{1,5}})\]:", marks.take_role),
+    (r"\[\d+,(\d{1,400})\]<(?:stdout|stderr|stddiag)>:(?: (?=\S))?", marks.take_rank),
+    (r"\[\d+,mpirank:(\d{1,400}),[\w.-]{1,60}\]<(?:stdout|stderr)>:(?: (?=\S))?", marks.take_rank),  # SageMaker
     (r"\[pod/([\w.-]{1,120})/[\w.-]{1,80}\] ", marks.take_pod),
-    (rf"\[{DATE}{ZONE}((?: (?:DP|TP|PP|EP)\d+)+)\] ?", marks.take_parallel),
+    (rf"\[{DATE}{ZONE}((?: (?:DP|TP|PP|EP)\d{{1,400}}){{1,4}})\] ?", marks.take_parallel),
     (rf"\[{DATE}{ZONE}\] ?", marks.take_iso),
     (
         rf"\[([VIWEFC])(?:(\d{{1,2}})(\d{{2}}) {_CLOCK}(?:\.(\d+))?)? ?"
@@ -65,7 +65,8 @@ _BRACKETED = _layers(
     (rf"\[{_TIME_OF_DAY}\]{_LEVEL_FOLLOWS}", marks.take_clock),
     (rf"\[(\d\d)/(\d\d)/(\d\d) {_TIME_OF_DAY}\]{_LEVEL_FOLLOWS}", marks.take_short_date),
     (
-        rf"\[{_LEVEL}\] (\d{{4}})-(\d\d)-(\d\d)-{_CLOCK} \(PID:(\d+), Device:(\d+), RankID:(\d+)\) ?",
+        rf"\[{_LEVEL}\] (\d{{4}})-(\d\d)-(\d\d)-{_CLOCK} "
+        r"\(PID:(\d{1,10}), Device:(\d{1,4}), RankID:(\d{1,400})\) ?",
         marks.take_ascend,
     ),
     (rf"(?:\[[A-Za-z_][\w.]{{0,80}}\])?\[{_LEVEL}(?:[|:][\w.:]{{1,80}})?\](?: -)? ?", marks.take_level),
@@ -103,7 +104,7 @@ _LETTER_START = re.compile(
 _NCCL = re.compile(
     r"([\w.-]{1,120}):(\d{1,10}):\d{1,10} \[(-?\d{1,4})\] (?=(?:[\w./-]+:\d+ (?:\([\w:<>~]+\) )?)?NCCL ([A-Z]+))"
 )
-_ACTOR = re.compile(r"\(([A-Za-z][\w .:-]{0,60}?)(?: rank=(\d+))?,?(?: pid=(\d+))(?:, ip=([\w.]+))?\) ?")
+_ACTOR = re.compile(r"\(([A-Za-z][\w .:-]{0,60}?)(?: rank=(\d{1,6}))?,?(?: pid=(\d{1,10}))(?:, ip=([\w.]+))?\) ?")
 _AUTOSCALER = re.compile(r"\((?:autoscaler|raylet)[^)]{0,60}\) ?")
 _INDENTED_TIME = re.compile(r" {1,4}\[\d{4}-\d\d-\d\d ")  # Megatron
 _LENGTH_OF_DATE = len("[2026-03-01 ")

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from forensics.artifact import Sink
 from forensics.formats._log_blocks import FRAME, HEADER
+from forensics.formats._log_catalogue import Match
 from forensics.formats._log_cluster import CLUSTER_WORDS
 from forensics.formats._log_marks import Labels, Line
 from forensics.formats._log_prefix import COMPOSE, RICH, TIMED, parse
@@ -40,6 +41,7 @@ _MAX_LABELS = 3  # one inside the other
 # Kinds of marks that name a host, and how far the name may be another than the machine's.
 _HOSTS = {"label": 0, "syslog": 0, "pod": 1, "compose": 2}
 _ADDRESS = 3
+_OF_A_NODE = {"n_local", "n_nodes"}
 _Key = tuple[str, str | int | None, int | None]
 
 
@@ -180,11 +182,13 @@ class Processes:
         self._local_of: dict[int, int] = {}
         self._doubt: dict[int, int] = {}  # how far the host of a process is only a name of something
         self.seen: set[int] = set()
+        self._no_rank: str | None = None  # the first rank in a mark that no job has
         self._prefixed: set[int] = set()  # whose rank only a launcher's mark before their lines tells
 
     def number(self, line: Line) -> int:
         number = self._number(line)
         self.seen.add(number)
+        self._no_rank = self._no_rank or line.no_rank
         return number
 
     def _number(self, line: Line) -> int:
@@ -252,10 +256,17 @@ class Processes:
         self._learn(number, pid=pid)
         return number
 
-    def learn_rank(self, number: int, rank: int, world_size: int) -> None:
-        """The process itself says which rank it is."""
-        self._prefixed.discard(number)
-        self._learn(number, rank=rank, world_size=world_size)
+    def learn_from(self, number: int, match: Match) -> None:
+        """What a line of the process says of its rank, or of how many processes the job has."""
+        said = {name: value for name, value in match.fields.items() if isinstance(value, int)}
+        if match.name == "nccl-init" and {"nccl_rank", "world_size"} <= said.keys():
+            self._prefixed.discard(number)
+            self._learn(number, rank=said["nccl_rank"], world_size=said["world_size"])
+        elif match.cls == "job.size":
+            named = [size for name, size in said.items() if name not in _OF_A_NODE]
+            self._learn(
+                number, world_size=max(named, default=0) or said.get("n_local", 0) * said.get("n_nodes", 1) or None
+            )
 
     def learn(self, number: int, **known: int | str | None) -> None:
         """What a process said of itself, where nothing else is known."""
@@ -279,6 +290,9 @@ class Processes:
 
     def describe(self, sink: Sink) -> None:
         """Tells the sink what is known. torchrun's `[default3]:` names the local rank: the rank, on a single node."""
+        if self._no_rank is not None:
+            found = f"lines are marked with a rank that no job has, first {self._no_rank}"
+            sink.warn("impossible-rank", f"{found}; taken as of no known rank", "whose these lines are")
         one_node = all(local == rank for local, rank in self._local_of.items())
         hosts = {str(facts["host"]) for facts in self._known.values() if "host" in facts}
         for number, facts in sorted(self._known.items()):

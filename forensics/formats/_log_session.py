@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from itertools import islice
 
 from forensics.artifact import Sink, Source
 from forensics.formats import _log_judge as judge
-from forensics.formats._log_blocks import Block
+from forensics.formats._log_blocks import Block, record_of_traceback
 from forensics.formats._log_catalogue import catalogue
 from forensics.formats._log_compile import CompileLines
 from forensics.formats._log_coverage import tell_coverage, tell_losses
@@ -33,7 +34,7 @@ from forensics.formats._log_tables import Table, starts_table
 from forensics.formats._log_threads import THREAD, Dump
 from forensics.formats._log_time import Clock
 from forensics.formats._log_torn import Torn
-from forensics.formats._log_tracebacks import Tracebacks
+from forensics.formats._log_tracebacks import MAX_FOREIGN, Tracebacks
 
 # What makes a line worth looking at apart from the catalogue's hints, in RE2 syntax.
 _STRUCTURE = (
@@ -327,7 +328,9 @@ class Session:
             proc,
             kind,
             *(piece.number, piece.number, piece.byte),
-            self._clock.ns(line.stamp, piece.number),
+            self._clock.ns(line.stamp, piece.number)
+            if line.stamp or kind != "exception"
+            else self._record_time(line.marks),
             self._numbers.steps.get(proc),
             line.level,
             line.writer,
@@ -337,6 +340,13 @@ class Session:
             facts=judge.line_facts(line),
             words=[piece.words],
         )
+
+    def _record_time(self, marks: tuple[tuple[str, str], ...]) -> int | None:
+        """The time of the record that a traceback at the line at hand is part of; both have the same marks."""
+        above = islice((self._lines[index] for index in range(self._at - 1, -1, -1)), MAX_FOREIGN)
+        lines = ((parse(piece.text, self._survey.labels), piece.number) for piece in above)
+        record = record_of_traceback((line, number) for line, number in lines if line.marks == marks)
+        return None if record is None else self._clock.ns(record[0].stamp, record[1])
 
     def _take_ordinary(self, proc: int, line: Line, piece: Piece) -> None:
         text = line.text
@@ -365,9 +375,7 @@ class Session:
         block.append(text)
         block.matches = matches
         for match in matches:
-            if match.name == "nccl-init":
-                fields = match.fields
-                self._processes.learn_rank(proc, int(str(fields["nccl_rank"])), int(str(fields["world_size"])))
+            self._processes.learn_from(proc, match)
         self._tracebacks.open(block)
 
     def _open_dump(self, proc: int, line: Line, piece: Piece) -> bool:

@@ -277,6 +277,7 @@ class Tracebacks:
             if before.exception:
                 block.facts["after"] = before.exception
             block.context = block.context or before.context
+            block.ts_ns = before.ts_ns if block.ts_ns is None else block.ts_ns
 
     def _take(self, block: Block, line: Line, piece: Piece) -> bool:
         block.n_lines += 1
@@ -376,7 +377,7 @@ class Tracebacks:
         stream = block.proc
         block.proc = max(stream, _inside(stream))
         if block.kind == "exception":
-            before = Before(block.line, block.exception, block.context)
+            before = Before(block.line, block.exception, block.context, block.ts_ns)
             self._last[stream] = self._last[block.proc] = before
         weave = self._weaves.get(stream)
         if weave is None or block not in weave:

@@ -15,7 +15,7 @@ from forensics.formats._log_metrics import parse_metrics
 from forensics.formats._log_prefix import parse
 from forensics.formats._log_session import Session
 
-VERSION = 32
+VERSION = 33
 TITLE = "Logs of training and serving processes, launchers, schedulers and kernels (text)"
 PROVIDES = (
     "log_event",
@@ -76,7 +76,8 @@ def _confidence(text: str, lines: list[str]) -> int:
         return _METRICS
     if sum(_KEY_VALUE.match(line) is not None for line in lines) * 2 > len(lines):
         return _KEY_VALUES
-    if any(match.role != "noise" for line in parsed for match in catalogue().match(line.text)):
+    # Command lines and variables tell the size of a job too, and are no messages.
+    if any(m.role != "noise" and m.cls != "job.size" for line in parsed for m in catalogue().match(line.text)):
         return _LOG
     return _METRICS if n_metrics * 4 > min(len(parsed), 100) else _ANY_TEXT
 

@@ -1,7 +1,7 @@
 """Which process of the job each artifact speaks of: joins what contents, names and folders say.
 
-A rank is one process per attempt. What carries no rank is one process per host and attempt, and that process is the
-job's only rank when the job has just one.
+A rank is one process per attempt. What carries no rank is one process per host and attempt, and that process is rank 0
+where the job may have just that one: no other rank is named, nothing tells of more processes, and the host is the same.
 """
 
 from __future__ import annotations
@@ -40,8 +40,13 @@ class Processes:
     ids: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-def identify_processes(mentions: Sequence[Mention], nodes: Mapping[str, Node] | None = None) -> Processes:
-    """Ids are dense from 0 in the order of attempt, rank, host, pid. `nodes`: by host."""
+def identify_processes(
+    mentions: Sequence[Mention], nodes: Mapping[str, Node] | None = None, *, n_told: int = 1
+) -> Processes:
+    """Ids are dense from 0 in the order of attempt, rank, host, pid.
+
+    `nodes`: by host; `n_told`: of how many processes of the job settings and commands tell at least.
+    """
     n_hosts = len({m.known["host"] for m in mentions if m.known.get("host")})
     by_local = _rank_by_local(mentions)
     mentions = [_completed(m, by_local, nodes or {}, n_hosts) for m in mentions]
@@ -53,12 +58,10 @@ def identify_processes(mentions: Sequence[Mention], nodes: Mapping[str, Node] | 
         mentions = [
             m if m.known.get("host") else Mention(m.artifact_id, m.number, {**m.known, **only}) for m in mentions
         ]
-    ranks = {m.known["rank"] for m in mentions if m.known.get("rank") is not None}
-    worlds = {m.known["world_size"] for m in mentions if m.known.get("world_size")}
-    only_rank = next(iter(ranks)) if len(ranks) == 1 and max(worlds, default=1) <= 1 else None
+    places = _places_of_the_only_rank(mentions, n_told)
     groups: dict[tuple[Any, ...], list[Mention]] = {}
     for mention in mentions:
-        groups.setdefault(_key(mention.known, only_rank, first), []).append(mention)
+        groups.setdefault(_key(mention.known, places, first), []).append(mention)
     unranked = {m.known["pid"] for m in mentions if m.known.get("rank") is None and m.known.get("pid") is not None}
     whole, groups = groups, {}
     for key, members in whole.items():
@@ -70,6 +73,19 @@ def identify_processes(mentions: Sequence[Mention], nodes: Mapping[str, Node] | 
         processes.rows.append(_row(number, key, groups[key]))
         processes.ids.update({(m.artifact_id, m.number): number for m in groups[key]})
     return processes
+
+
+def _places_of_the_only_rank(mentions: Sequence[Mention], n_told: int) -> frozenset[str] | None:
+    """Hosts of rank 0 where the job may have that process alone, else None. Rank 3 has three others at least."""
+    ranked = [m.known for m in mentions if m.known.get("rank") is not None]
+    worlds = [m.known["world_size"] for m in mentions if m.known.get("world_size")]
+    if {known["rank"] for known in ranked} != {0} or max([n_told, *worlds]) > 1:
+        return None
+    return frozenset(_machine(known["host"]) for known in ranked if known.get("host"))
+
+
+def _machine(host: str) -> str:
+    return host.partition(".")[0].lower()
 
 
 def _split_by_pid(
@@ -118,12 +134,13 @@ def _completed(
     return Mention(mention.artifact_id, mention.number, known)
 
 
-def _key(known: Mapping[str, Any], only_rank: int | None, first: int) -> tuple[Any, ...]:
+def _key(known: Mapping[str, Any], places: frozenset[str] | None, first: int) -> tuple[Any, ...]:
     attempt, rank = known.get("attempt"), known.get("rank")
     if attempt is None:
         attempt = first
-    if rank is None:
-        rank = only_rank
+    if rank is None and places is not None:
+        host = known.get("host")
+        rank = 0 if not host or not places or _machine(host) in places else None
     if rank is not None:
         return (attempt, rank, None, None, None)
     separate = known.get("separate")  # a process that shares a file with others and is known by its pid alone
