@@ -32,6 +32,7 @@ from forensics.models.processes import Mention, Node, Processes, identify_proces
 from forensics.models.runs import Lying, Series, tell_runs_apart
 
 _ABSOLUTE = {"epoch", "local"}  # clocks whose times can be compared before they are set
+_ONE_OF_A_JOB = {"trainer_state"}  # formats of files that one process writes for all ranks
 
 
 def assemble_case(
@@ -147,7 +148,19 @@ def _mentions(artifact_id: int, item: Loaded) -> list[Mention]:
 
 
 def _lying(artifact_id: int, item: Loaded) -> Lying:
-    return Lying(item.found.source.name, item.found.format, _mentions(artifact_id, item), _series(item))
+    found, mentions = item.found, _mentions(artifact_id, item)
+    values = _values(item) if found.format in _ONE_OF_A_JOB else {}
+    return Lying(found.source.name, found.format, mentions, _series(item), values)
+
+
+def _values(item: Loaded) -> dict[tuple[int, int], float]:
+    """Values of an artifact's samples by step and name."""
+    found: dict[tuple[int, int], float] = {}
+    for part in item.tables().get("sample", []):
+        columns = pq.read_table(part, columns=["step", "name_id", "value"]).to_pydict()
+        rows = zip(columns["step"], columns["name_id"], columns["value"], strict=True)
+        found.update({(step, name): value for step, name, value in rows if step is not None})
+    return found
 
 
 def _series(item: Loaded) -> Series | None:

@@ -55,6 +55,16 @@ def test_files_of_one_name_that_count_the_same_steps_later_are_runs(tmp_path: Pa
     assert told_apart(tmp_path, files) == {"before/metrics.jsonl": 0, "after/metrics.jsonl": 1}
 
 
+def state(scale: float, last: int = 10) -> str:
+    history = [{"step": n, "epoch": n / 10, "loss": scale / n} for n in range(1, last + 1)]
+    return json.dumps({"global_step": last, "epoch": 1.0, "log_history": history})
+
+
+def test_states_of_trainers_with_other_values_for_the_same_steps_are_of_runs(tmp_path: Path) -> None:
+    files = {"lora-r8/trainer_state.json": state(2.0), "lora-r16/trainer_state.json": state(3.0)}
+    assert told_apart(tmp_path, files) == {"lora-r8/trainer_state.json": 0, "lora-r16/trainer_state.json": 1}
+
+
 def test_lives_of_a_run_stay_apart_within_it(tmp_path: Path) -> None:
     files = {
         "old/attempt_0/steps.jsonl": recorded(0, 7),
@@ -78,6 +88,12 @@ ONE_JOB = {
     "hosts without ranks, at one time": {"ada/log.jsonl": printed(), "bob/log.jsonl": printed(at=1)},
     "epochs that count anew": {"epoch_0/log.jsonl": printed(), "epoch_1/log.jsonl": printed(at=60)},
     "training, then evaluation": {"train/log.jsonl": printed(), "eval/log.jsonl": printed(at=60)},
+    "states of a trainer that went on elsewhere": {
+        "first/trainer_state.json": state(2.0), "second/trainer_state.json": state(2.0, last=20)
+    },
+    "states of a trainer at its checkpoints, of which one was written again": {
+        "checkpoint-5/trainer_state.json": state(2.0), "checkpoint-10/trainer_state.json": state(3.0)
+    },
     "several files of one process": {"out/steps.jsonl": recorded(0, 7), "logs/steps.jsonl": recorded(0, 7)},
 }  # fmt: skip
 

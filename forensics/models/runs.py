@@ -3,7 +3,8 @@
 Folders hold runs of their own where each claims the same rank of the same attempt, and
 
 * recorders name other processes (host and pid) for it, or
-* files of one name in them count the same steps anew, at times that do not overlap.
+* files of one name in them count the same steps anew, at times that do not overlap, or
+* files of one name that a job has only one of hold other values for the same steps.
 
 A run that goes on where an earlier one had come to is a restart and stays one. Everything else that lies in folders
 (ranks, hosts, epochs, checkpoints, what training and evaluation wrote) is part of one job.
@@ -20,6 +21,7 @@ from itertools import combinations
 from forensics.models.processes import Mention
 
 _MAX_FOLDERS = 200  # that share something: each is compared with each other one
+_LEAST_DIFFERENT = 2  # values: a single one may have been written twice, before a restart and after
 # Counters may start over in these, one after the other, within one life of one job.
 _PART = re.compile(
     r"(?:(?:global_?)?step|iter(?:ation)?|epoch|ep|checkpoint|ckpt|shard|part|(?:local_?)?rank|host|node|worker|gpu|device"
@@ -49,12 +51,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Lying:
-    """Where an artifact lies: path, format, what it says of its processes, and its series of steps."""
+    """Where an artifact lies: path, format, what it says of its processes, and its series of steps.
+
+    `values`: of a file that a job has only one of, by step and name; empty for others.
+    """
 
     path: str
     format: str | None
     mentions: Sequence[Mention]
     series: Series | None = None
+    values: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
 
 @dataclass
@@ -63,6 +69,7 @@ class _Folder:
     artifacts: list[int] = field(default_factory=list)
     processes: dict[_Rank, set[tuple[str | None, int]]] = field(default_factory=lambda: defaultdict(set))
     series: dict[tuple[str, str | None, _Rank], Series] = field(default_factory=dict)
+    values: dict[str, Mapping[tuple[int, int], float]] = field(default_factory=dict)
 
 
 def tell_runs_apart(lying: Sequence[Lying]) -> tuple[list[Mention], dict[int, str]]:
@@ -131,6 +138,8 @@ def _describe(folder: _Folder, item: Lying, name: str) -> None:
         # Recorders alone tell the attempt with rank and pid; what else names pids may do so from another namespace.
         if known.get("attempt_origin") == known.get("rank_origin") == "content" and known.get("pid") is not None:
             folder.processes[known.get("attempt"), rank].add((known.get("host"), known["pid"]))
+    if item.values:
+        folder.values[name] = item.values
     if item.series is not None and len(ranks) <= 1:
         folder.series[name, item.format, next(iter(ranks), (None, None))] = item.series
 
@@ -146,16 +155,24 @@ def _told_apart(folders: Sequence[_Folder]) -> set[str]:
         other_process = any(
             known.isdisjoint(other.processes[rank]) for rank, known in one.processes.items() if rank in other.processes
         )
-        if False not in anew and (other_process or (True in anew and not _is_part(one) and not _is_part(other))):
+        counts_anew = True in anew or any(
+            _differ(v, other.values[n]) for n, v in one.values.items() if n in other.values
+        )
+        if False not in anew and (other_process or (counts_anew and not _is_part(one) and not _is_part(other))):
             found |= {one.path, other.path}
     return found
+
+
+def _differ(one: Mapping[tuple[int, int], float], other: Mapping[tuple[int, int], float]) -> bool:
+    """One that went on in another folder begins with what it had written before."""
+    return sum(value != other[key] for key, value in one.items() if key in other) >= _LEAST_DIFFERENT
 
 
 def _pairs(folders: Sequence[_Folder]) -> Iterable[tuple[_Folder, _Folder]]:
     """Folders that claim one rank or hold files of one name: thousands of ranks make no pair."""
     sharing: dict[object, list[int]] = defaultdict(list)
     for number, folder in enumerate(folders):
-        for key in (*folder.processes, *folder.series):
+        for key in (*folder.processes, *folder.series, *folder.values):
             sharing[key].append(number)
     pairs = {pair for numbers in sharing.values() for pair in combinations(numbers[:_MAX_FOLDERS], 2)}
     return [(folders[one], folders[other]) for one, other in sorted(pairs)]
