@@ -15,7 +15,7 @@ from forensics import __version__, casebook
 from forensics.citations import Citations
 from forensics.diagnosis import SAME_FAULT
 from forensics.engine import Judgement
-from forensics.finding import GRADES, Anomaly, Finding, Verdict, format_bytes
+from forensics.finding import GRADES, Anomaly, Finding, RuledOut, Verdict, format_bytes
 from forensics.pictures import read_pictures, thresholds
 from forensics.redact import mask
 from forensics.report import view
@@ -45,7 +45,8 @@ def brief(
         findings=tuple(_finding(f, verdict, known[f.rule]) for f in ordered),
         chain_nodes=nodes,
         chain_edges=edges,
-        ruled_out=tuple(view.RuledOut(r.rule, r.title, r.reason, r.variant) for r in verdict.ruled_out),
+        ruled_out=tuple(_silent(r) for r in verdict.ruled_out),
+        no_sign=tuple(_silent(r) for r in verdict.no_sign),
         not_checked=tuple(
             view.NotChecked(n.rule, n.title, n.missing, n.meaning, n.capture) for n in verdict.not_checked
         ),
@@ -58,6 +59,11 @@ def brief(
         pictures=(*read_pictures(con), *thresholds.read(con, ordered, known)),
         time_limit=time_limit,
     )
+
+
+def _silent(rule: RuledOut) -> view.RuledOut:
+    places = tuple(casebook.evidence_view(e) for e in rule.evidence)
+    return view.RuledOut(rule.rule, rule.title, mask(rule.reason), rule.variant, places)
 
 
 def _cut_off(time_limit: str) -> list[view.WarningView]:
@@ -170,8 +176,8 @@ def _finding(finding: Finding, verdict: Verdict, rule: Rule) -> view.FindingView
         rank=finding.rank,
         step=finding.step,
         ts_ns=finding.ts_ns,
-        proves=rule.proves,
-        cannot_prove=rule.cannot_prove,
+        proves=mask(finding.proves),
+        cannot_prove=mask(finding.cannot_prove),
         says=variant.says,
         fix=finding.fix,
         references=tuple(rule.references),

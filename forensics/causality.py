@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from forensics.finding import Finding, Link
-from forensics.states import PERSISTENT, STATES, TRAVELS
+from forensics.states import ACT_ON_THE_NEXT_STEP, PERSISTENT, STATES, TRAVELS
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -201,9 +201,12 @@ def _fits(cause: Finding, effect: Finding, way: _Way) -> bool:
         return False
     if reach <= 2 and differ(cause.host, effect.host):
         return False
-    # What a log tells of a step comes after it, so a rank that told of step 7 last may have ended in step 8.
-    if same_attempt and cause.step is not None and effect.step is not None and cause.step > effect.step + 1:
-        return False
+    if same_attempt and cause.step is not None and effect.step is not None:
+        # What a log tells of a step comes after it, so a rank that told of step 7 last may have ended in step 8; what
+        # comes with the next update of the weights has nothing to do with the step beside it.
+        latest = effect.step - 1 if way.states[0] in ACT_ON_THE_NEXT_STEP else effect.step + 1
+        if cause.step > latest:
+            return False
     return not cause.is_after(effect)
 
 

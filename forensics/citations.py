@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -12,8 +13,11 @@ from forensics.artifact import Source
 from forensics.finding import Evidence
 from forensics.formats import formats
 from forensics.redact import mask
+from forensics.row_words import RowWords
 
 _EXCERPT = 400  # characters of an artifact's text shown per place
+_MOST_TELLINGS = 4  # of one error, in which a traceback is looked for
+_TRACEBACK_LINES = 300  # before an error, in which its traceback is looked for
 _LINE_SCAN_BYTES = 64 << 20  # files up to this size are read to find a line whose byte is not known
 
 
@@ -26,6 +30,7 @@ class Citations:
         rows = con.execute("SELECT id, path, format FROM artifact ORDER BY id").fetchall()
         self._artifacts = {number: (path, kind) for number, path, kind in rows}
         self._lines = lru_cache(maxsize=4)(self._read_lines)
+        self._words = RowWords(con)
 
     def cite(self, place: Mapping[str, Any]) -> Evidence | None:
         """`place` has `artifact_id` and any of `line`, `byte`, `row`, `text`, `note`; None without an artifact.
@@ -43,8 +48,50 @@ class Citations:
             text = self._text_of_line(artifact_id, line, byte)
             if len(text) > _EXCERPT:  # a document on one line: what the event says tells more than how it begins
                 text = self._message_at(artifact_id, line) or text
+        if row is not None and (not text or text.startswith("{")):
+            # A record of JSON is read as words; a short line of metrics as it is.
+            is_long = not text or len(text) > _EXCERPT
+            text = self._words.of(artifact_id, row, place.get("table"), metrics=is_long) or text
         shown = mask(str(text or ""))[:_EXCERPT]
         return Evidence(artifact_id, path, line, byte, row, shown, str(place.get("note") or ""))
+
+    def cite_call(self, place: Mapping[str, Any], cited: Evidence) -> Evidence | None:
+        """Of a place that is an error in a log: the line of its traceback that is the job's own code.
+
+        It may stand in another log of the same process, as beside an error file that is one line. None where there is
+        none that stands line by line before the error.
+        """
+        tellings = self._con.execute(
+            """
+            SELECT o.artifact_id, o.line, o.stack_id
+            FROM log_event AS e
+            JOIN log_event AS o
+                ON o.exception_id = e.exception_id AND o.proc_id IS NOT DISTINCT FROM e.proc_id
+                AND o.message_id IS NOT DISTINCT FROM e.message_id
+            WHERE e.artifact_id = ? AND e.row = ? AND e.line = ? AND o.stack_id IS NOT NULL AND o.line IS NOT NULL
+            ORDER BY o.artifact_id <> e.artifact_id, o.row <> e.row, o.artifact_id, o.row LIMIT ?
+            """,
+            [cited.artifact_id, place.get("row"), cited.line, _MOST_TELLINGS],
+        ).fetchall()
+        return next((call for told in tellings if (call := self._call_before(*told))), None)
+
+    def _call_before(self, artifact_id: int, line: int, stack_id: int) -> Evidence | None:
+        own = next((frame for frame in self._words.frames(stack_id) if frame[3] and frame[1]), None)
+        try:
+            lines = self._lines(artifact_id)
+        except OSError:
+            return None
+        if own is None:
+            return None
+        function, path, number, _ = own
+        file, call = re.split(r"[/\\]", path or "")[-1], f", line {number}, in {function}"
+        for n in range(min(line, len(lines)) - 1, max(line - _TRACEBACK_LINES, 0), -1):
+            if call in lines[n - 1] and file in lines[n - 1]:
+                code = lines[n] if n < line - 1 and 'File "' not in lines[n] else ""
+                text = mask("\n".join(part for part in (lines[n - 1].strip(), code.strip()) if part))[:_EXCERPT]
+                artifact = self._artifacts[artifact_id][0]
+                return Evidence(artifact_id, artifact, n, text=text, note="the job's own call that raised it")
+        return None
 
     def _look_up(
         self, artifact_id: int, kind: str | None, row: int, text: Any, table: str | None

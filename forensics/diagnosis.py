@@ -123,7 +123,7 @@ def diagnose(
     findings: Sequence[Finding],
     outcome: Outcome,
     *,
-    ruled_out: Sequence[RuledOut] = (),
+    ruled_out: Sequence[RuledOut] = (),  # all rules that found nothing
     not_checked: Sequence[NotChecked] = (),
     earliest: Anomaly | None = None,
     confidence: Mapping[str, float] | None = None,
@@ -146,9 +146,11 @@ def diagnose(
         key=lambda f: (outcome.is_quoted(f), outcome.is_superseded(f.attempt)),
     )
     found = {f.rule for f in findings}
+    silent = [r for r in ruled_out if r.rule not in found]
     common = {
         "links": links,
-        "ruled_out": [r for r in ruled_out if r.rule not in found],
+        "ruled_out": [r for r in silent if r.evidence],
+        "no_sign": [r for r in silent if not r.evidence],
         "not_checked": not_checked,
         "earliest": earliest,
     }
@@ -190,7 +192,7 @@ def _without_root(
     symptoms = [f for f in findings if f.severity in {"critical", "high"} and f.role == "symptom"]
     others = list(findings)
     if outcome.is_success and not symptoms and why is None:
-        n_asked = len({ruled.rule for ruled in common["ruled_out"]})  # type: ignore[attr-defined]
+        n_asked = len({r.rule for given in ("ruled_out", "no_sign") for r in common[given]})  # type: ignore[attr-defined]
         none = f"none of the {n_asked} rules that could judge it found" if n_asked > 1 else "no rule could find"
         met = f"; on its way it went on after {outcome.handled}" if outcome.handled else ""
         sentence = f"The job completed, and {none} a fault: {outcome.completed}{met}"

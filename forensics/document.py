@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from forensics.engine import Judgement
-from forensics.finding import Anomaly, Evidence, Finding, Verdict
+from forensics.finding import Anomaly, Evidence, Finding, RuledOut, Verdict
 from forensics.redact import is_masking, mask
 from forensics.report import view
 
@@ -25,7 +25,8 @@ def to_json(verdict: Verdict, judgement: Judgement, report: view.Report) -> byte
             "sentence": report.verdict.sentence,
             "root_causes": [_entry(f) for f in verdict.root_causes],
             "consequences": [_entry(f) for f in verdict.consequences],
-            "ruled_out": [{"rule": r.rule, "variant": r.variant, "reason": r.reason} for r in verdict.ruled_out],
+            "ruled_out": [{**_silent(r), "evidence": [_place(e) for e in r.evidence]} for r in verdict.ruled_out],
+            "no_sign": [_silent(r) for r in verdict.no_sign],
             "not_checked": [
                 {"rule": n.rule, "missing": n.missing, "meaning": n.meaning, "capture": n.capture}
                 for n in verdict.not_checked
@@ -66,6 +67,10 @@ def _entry(finding: Finding) -> Mapping[str, Any]:
         "explained_by": finding.explained_by,
         "fingerprint": finding.fingerprint,
     }
+
+
+def _silent(rule: RuledOut) -> dict[str, Any]:
+    return {"rule": rule.rule, "variant": rule.variant, "reason": mask(rule.reason)}
 
 
 def _place(evidence: Evidence) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from forensics.shared_views import SharedViews
 from forensics.states import SEVERITIES, STATES
 
 MAX_FINDINGS_PER_RULE = 200
+MAX_CONTRARY = 3  # places that speak against a fault
 RULE_SECONDS = 60
 OUT_OF_TIME = "the time limit was reached"
 _UNANSWERED = {"failed", "out-of-time"}
@@ -41,9 +42,21 @@ class RuleRun:
     conclusive: bool = False
 
 
+@dataclass(frozen=True)
+class Contrary:
+    """Rows that speak against the fault of a rule which found nothing, and what they say."""
+
+    variant: str
+    proc_id: int | None
+    rank: int | None
+    says: str
+    evidence: Sequence[Evidence]
+
+
 @dataclass
 class Judgement:
     findings: list[Finding] = field(default_factory=list)
+    against: dict[str, list[Contrary]] = field(default_factory=dict)  # by rule
     set_aside: list[tuple[Finding, str]] = field(default_factory=list)  # by the site's configuration, with its reason
     runs: list[RuleRun] = field(default_factory=list)
     n_unlisted: Counter[str] = field(default_factory=Counter)  # findings of a rule beyond MAX_FINDINGS_PER_RULE
@@ -177,12 +190,21 @@ class _Bench:
         within = self._deadline.within(RULE_SECONDS)
         try:
             question = _Question(self._con, rule, within)
+            contrary: list[dict[str, Any]] = []
             with within.interrupting(self._con):
                 rows = question.rows(variant.sql) if variant.sql else [dict(row) for row in _call(variant, question)]
-            _check_rows(rule, rows)
+            if not rows and variant.against:
+                self._views.make(variant.against)
+                with within.interrupting(self._con):
+                    contrary = question.rows(variant.against)
+            _check_rows(rule, [*rows, *contrary])
             asked = set(able)
-            rows = [row for row in rows if rule.scope == "job" or row.get("proc_id") in asked or None in asked]
+            rows, contrary = (
+                [row for row in given if rule.scope == "job" or row.get("proc_id") in asked or None in asked]
+                for given in (rows, contrary)
+            )
             findings = [self._finding(rule, variant, row) for row in rows[:MAX_FINDINGS_PER_RULE]]
+            against = [self._contrary(variant, row) for row in contrary[:MAX_CONTRARY]]
         except Exception as error:  # one rule's fault must not stop the others, whatever it is
             outcome, reason = "failed", f"{type(error).__name__}: {error}"[:1000]
             if self._deadline.expired():
@@ -191,6 +213,7 @@ class _Bench:
                 reason = f"the rule took longer than {RULE_SECONDS} s"
             return {proc: RuleRun(rule.id, variant.name, proc, outcome, reason) for proc in able}
         self.judgement.findings += findings
+        self.judgement.against.setdefault(rule.id, []).extend(against)
         self.judgement.n_unlisted[rule.id] += len(rows) - len(findings)
         n_of = Counter(row.get("proc_id") for row in rows)
         runs: dict[int | None, RuleRun] = {}
@@ -205,6 +228,11 @@ class _Bench:
                 rule.id, variant.name, proc, outcome, reason, None, n, strength=variant.strength, conclusive=conclusive
             )
         return runs
+
+    def _contrary(self, variant: Variant, row: Mapping[str, Any]) -> Contrary:
+        proc_id = row.get("proc_id")
+        rank = self._processes.get(proc_id, (None,) * 5)[2]
+        return Contrary(variant.name, proc_id, rank, str(row["says"]), _evidence(row, self._citations))
 
     def _finding(self, rule: Rule, variant: Variant, row: dict[str, Any]) -> Finding:
         _, attempt, rank, host, device = self._processes.get(row.get("proc_id"), (None,) * 5)
@@ -229,7 +257,9 @@ class _Bench:
             strength=row.get("strength") or variant.strength,
             role=row.get("role") or rule.role,
             message=format_message(rule.message, named),
-            fix=format_message(row.get("fix") or rule.fix, named),
+            fix=_own(row, "fix") or format_message(rule.fix, named),
+            proves=_own(row, "proves") or variant.proves,
+            cannot_prove=_own(row, "cannot_prove") or rule.cannot_prove,
             causes=_states(row, "causes", rule.causes),
             requires=_states(row, "requires", rule.requires),
             attempt=attempt,
@@ -246,6 +276,11 @@ class _Bench:
         )
         finding.fingerprint = _fingerprint(finding, row)
         return finding
+
+
+def _own(row: Mapping[str, Any], column: str) -> str:
+    """What a row says for itself where the rule's text does not hold for it; nothing in it is a placeholder."""
+    return " ".join(str(row.get(column) or "").split())
 
 
 def _states(row: Mapping[str, Any], column: str, given: Sequence[Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
@@ -290,18 +325,21 @@ _NOT_FACTS = {
     "strength",
     "role",
     "fix",
+    "proves",
+    "cannot_prove",
     "key",
     "text",
+    "note",
 }
 
 
 def _evidence(row: Mapping[str, Any], citations: Citations) -> list[Evidence]:
     places = [row, *(row.get("evidence") or [])]
     cited: list[Evidence] = []
-    for place in places[:50]:
+    for n, place in enumerate(places[:50]):
         evidence = citations.cite(place)
-        if evidence and all(evidence.label() != other.label() for other in cited):
-            cited.append(evidence)
+        call = citations.cite_call(place, evidence) if evidence and n == 0 else None
+        cited += [e for e in (evidence, call) if e and all(e.label() != other.label() for other in cited)]
     return cited
 
 

@@ -80,6 +80,8 @@ class Finding:
     fix: str
     causes: Sequence[Mapping[str, str]]
     requires: Sequence[Mapping[str, str]]
+    proves: str = ""
+    cannot_prove: str = ""
     attempt: int | None = None
     proc_id: int | None = None
     rank: int | None = None
@@ -120,6 +122,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class RuledOut:
+    """A rule that found nothing in evidence which could have shown its fault.
+
+    `evidence`: rows that speak against the fault, of which `reason` tells. Without one the evidence only has no sign
+    of it.
+    """
+
     rule: str
     title: str
     variant: str
@@ -163,7 +171,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`status`: root-cause | independent | not-established | healthy."""
+    """`status`: root-cause | independent | not-established | healthy.
+
+    `ruled_out`: alternatives that rows speak against; `no_sign`: those of which nothing is in what was read.
+    """
 
     status: str
     sentence: str
@@ -172,6 +183,7 @@ class Verdict:
     others: Sequence[Finding] = ()
     links: Sequence[Link] = ()
     ruled_out: Sequence[RuledOut] = ()
+    no_sign: Sequence[RuledOut] = ()
     not_checked: Sequence[NotChecked] = ()
     earliest: Anomaly | None = None
     reasons: Sequence[str] = ()

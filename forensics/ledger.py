@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from forensics.case import MEMORY_LIMIT, arrow_type, case_columns, connect
 from forensics.diagnosis import Crash, Exit, Outcome, not_checked_rules
-from forensics.engine import Judgement, RuleRun
+from forensics.engine import Contrary, Judgement, RuleRun
 from forensics.finding import NotChecked, RuledOut
 from forensics.models.testimony import quoting_artifacts
 from forensics.report.text import one_line
-from forensics.rule import Rule
-from forensics.states import SETTLED_BY, STRENGTHS
+from forensics.rule import Rule, alternatives
+from forensics.states import CAPABILITIES, SETTLED_BY, STRENGTHS
 
 
 def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
@@ -112,30 +112,60 @@ def _words(rows: Sequence[Sequence[Any]]) -> str | None:
     return f"{best[4]}{where}"
 
 
+_MAX_SAID = 2  # processes of which it is said what speaks against a fault
+
+
 def ruled_out(judgement: Judgement, rules: Sequence[Rule]) -> list[RuledOut]:
-    """Rules whose strongest variant ran and found nothing; for how many of the processes it could is said."""
+    """Rules whose strongest variant ran and found nothing, those against which rows speak first.
+
+    For how many of the processes it could is said.
+    """
     known = {rule.id: rule for rule in rules}
     found = {run.rule for run in judgement.runs if run.outcome == "found"}
     n_runs = Counter(run.rule for run in judgement.runs)
     silent: dict[str, list[RuleRun]] = {}
     for run in judgement.runs:
-        if _is_conclusive(run, known[run.rule]) and run.rule not in found:
+        if _is_answered(run, known[run.rule], judgement) and run.rule not in found:
             silent.setdefault(run.rule, []).append(run)
     out = []
     for rule, runs in silent.items():
         n_all = n_runs[rule]
-        scope = "" if n_all == len(runs) else f" for {len(runs)} of {n_all} processes; the others left no such evidence"
-        reason = f"Nothing found, {runs[0].reason}{scope}."
-        out.append(RuledOut(rule, known[rule].title, runs[0].variant or "", reason))
-    return out
+        scope = "" if n_all == len(runs) else f" ({len(runs)} of {n_all} processes left such evidence)"
+        told = [
+            one for one in judgement.against.get(rule, ()) if one.evidence and any(_is_of(one, run) for run in runs)
+        ]
+        says = _said_against(told) or _without_sign(runs[0], known[rule])
+        places = [place for one in told for place in one.evidence]
+        out.append(RuledOut(rule, known[rule].title, runs[0].variant or "", f"{says}{scope}.", places))
+    return sorted(out, key=lambda one: not one.evidence)
 
 
-def _is_conclusive(run: RuleRun, rule: Rule) -> bool:
-    """Silence of anything weaker than the best that a rule can ask is no answer."""
+def _said_against(told: Sequence[Contrary]) -> str:
+    """What the rows say, rank by rank where it is not the same of all."""
+    if len({one.says for one in told}) == 1:
+        return told[0].says
+    return "; ".join(one.says if one.rank is None else f"Rank {one.rank}: {one.says}" for one in told[:_MAX_SAID])
+
+
+def _without_sign(run: RuleRun, rule: Rule) -> str:
+    needs = next(variant.needs for variant in rule.variants if variant.name == run.variant)
+    read = [CAPABILITIES[name].meaning for need in needs for name in alternatives(need)[:1]]
+    return f"No sign in: {'; '.join(dict.fromkeys(read))}"
+
+
+def _is_of(told: Contrary, run: RuleRun) -> bool:
+    return told.variant == run.variant and (told.proc_id is None or run.proc_id in {None, told.proc_id})
+
+
+def _is_answered(run: RuleRun, rule: Rule, judgement: Judgement) -> bool:
+    """Silence of anything weaker than the best that a rule can ask is no answer; rows that speak against it are."""
+    if run.outcome != "nothing-found":
+        return False
+    if run.strength != STRENGTHS[-1] and any(_is_of(one, run) for one in judgement.against.get(run.rule, ())):
+        return True
     best = rule.variants[0]
     asked = {need for variant in rule.variants if variant.name == run.variant for need in variant.needs}
-    as_good = run.variant == best.name or (run.strength != STRENGTHS[-1] and set(best.needs) <= asked)
-    return run.outcome == "nothing-found" and as_good
+    return run.variant == best.name or (run.strength != STRENGTHS[-1] and set(best.needs) <= asked)
 
 
 def not_checked(con: duckdb.DuckDBPyConnection, judgement: Judgement, rules: Sequence[Rule]) -> list[NotChecked]:
@@ -146,7 +176,9 @@ def not_checked(con: duckdb.DuckDBPyConnection, judgement: Judgement, rules: Seq
     """
     known = {rule.id: rule for rule in rules}
     covered = {row[0] for row in con.execute("SELECT DISTINCT capability FROM coverage").fetchall()}
-    settled = {run.rule for run in judgement.runs if run.outcome == "found" or _is_conclusive(run, known[run.rule])}
+    settled = {
+        run.rule for run in judgement.runs if run.outcome == "found" or _is_answered(run, known[run.rule], judgement)
+    }
     missing: dict[str, str] = {}
     failed: dict[str, tuple[str, str]] = {}
     for run in judgement.runs:

@@ -17,13 +17,14 @@ from forensics.rule import PythonRule, Question, Row, Rule, Threshold, Variant, 
 from forensics.states import CAPABILITIES, SEVERITIES, STATES, STRENGTHS
 
 _FRONT = re.compile(r"\A\s*/\*(.*?)\*/(.*)\Z", re.DOTALL)
-_VARIANT = re.compile(r"^--\s*variant:\s*([\w-]+)\s*$", re.MULTILINE)
+_SECTION = re.compile(r"^--\s*(variant|against):\s*([\w-]+)\s*$", re.MULTILINE)
 # Their result depends on the order in which rows arrive, which no SELECT promises.
 _ORDER_DEPENDENT = re.compile(
     r"\b(first|last|any_value|arbitrary|list|array_agg|string_agg|group_concat)\s*\(", re.IGNORECASE
 )
 _TEXTS = ("title", "proves", "cannot_prove", "message", "fix")
 _MEASURED = re.compile(r"([a-z]\w*( / [\w.]+)?)?")
+_VARIANT_KEYS = {"needs", "strength", "proves", "says"}
 _KEYS = {*_TEXTS, "severity", "role", "scope", "causes", "requires", "references", "thresholds", "variant"}
 
 
@@ -90,13 +91,16 @@ def _sql_rule(rule_id: str, path: Path, content: str) -> Rule:
     parts = _FRONT.match(content)
     if not parts:
         raise RuleError(f"{path}: no front matter; expected TOML in a block comment at the top")
-    pieces = _VARIANT.split(parts[2])
+    pieces = _SECTION.split(parts[2])
     if pieces[0].strip():
         raise RuleError(f"{path}: SQL before the first '-- variant: NAME' line")
-    bodies = {name: sql.strip().rstrip(";") for name, sql in zip(pieces[1::2], pieces[2::2], strict=True)}
-    for name, sql in bodies.items():
-        _check_sql(path, name, sql)
-    return _build(rule_id, path, tomllib.loads(parts[1]), bodies, {})
+    bodies: dict[str, dict[str, str]] = {"variant": {}, "against": {}}
+    for section, name, sql in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        bodies[section][name] = sql.strip().rstrip(";")
+        _check_sql(path, name, bodies[section][name])
+    if stray := sorted(bodies["against"].keys() - bodies["variant"].keys()):
+        raise RuleError(f"{path}: '-- against: {stray[0]}' has no variant of that name")
+    return _build(rule_id, path, tomllib.loads(parts[1]), bodies["variant"], {}, bodies["against"])
 
 
 def _check_sql(path: Path, variant: str, sql: str) -> None:
@@ -128,7 +132,7 @@ def _python_rule(rule_id: str, path: Path) -> Rule:
     declared = [value for value in vars(module).values() if isinstance(value, PythonRule)]
     if len(declared) != 1:
         raise RuleError(f"{path}: found {len(declared)} functions with @rule; expected one")
-    return _build(rule_id, path, declared[0].front, {}, declared[0].functions)
+    return _build(rule_id, path, declared[0].front, {}, declared[0].functions, {})
 
 
 def _build(
@@ -137,6 +141,7 @@ def _build(
     front: Mapping[str, Any],
     bodies: Mapping[str, str],
     functions: Mapping[str, Callable[[Question], Iterable[Row]]],
+    against: Mapping[str, str],
 ) -> Rule:
     _check_front(path, front, {*bodies, *functions})
     variants = [
@@ -144,9 +149,11 @@ def _build(
             name,
             tuple(given["needs"]),
             given["strength"],
+            _line(given.get("proves", "")) or _line(front.get("proves", "")),
             given.get("says", "").strip(),
             bodies.get(name),
             functions.get(name),
+            against.get(name),
         )
         for name, given in front["variant"].items()
     ]
@@ -154,7 +161,8 @@ def _build(
     return Rule(
         id=rule_id,
         path=str(path),
-        **{key: " ".join(front[key].split()) for key in _TEXTS},
+        **{key: _line(front[key]) for key in _TEXTS if key != "proves"},
+        proves=_line(front.get("proves", "")) or " ".join(dict.fromkeys(v.proves for v in variants)),
         severity=front["severity"],
         role=front.get("role", "cause"),
         scope=front.get("scope", "process"),
@@ -169,9 +177,17 @@ def _build(
     )
 
 
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
 def _check_front(path: Path, front: Mapping[str, Any], bodies: set[str]) -> None:
     problems = [f"unknown key {key}" for key in front if key not in _KEYS]
-    problems += [f"{key} is missing" for key in (*_TEXTS, "severity", "variant") if not front.get(key)]
+    variants = front.get("variant", {})
+    told = {"proves"} if variants and all(variant.get("proves") for variant in variants.values()) else set()
+    problems += [
+        f"{key} is missing" for key in (*_TEXTS, "severity", "variant") if key not in told and not front.get(key)
+    ]
     if front.get("severity") not in SEVERITIES:
         problems.append(f"severity {front.get('severity')!r} is none of {', '.join(SEVERITIES)}")
     if front.get("role", "cause") not in {"cause", "symptom", "performance"}:
@@ -184,7 +200,8 @@ def _check_front(path: Path, front: Mapping[str, Any], bodies: set[str]) -> None
             problems.append(f"unknown state {link.get('state')!r}")
         elif link.get("of", state.entity) != state.entity:
             problems.append(f"{link['state']} is a state of a {state.entity}, not of a {link['of']}")
-    for name, variant in front.get("variant", {}).items():
+    for name, variant in variants.items():
+        problems += [f"variant {name}: unknown key {key}" for key in variant if key not in _VARIANT_KEYS]
         if name not in bodies:
             problems.append(f"variant {name} has no SQL")
         if variant.get("strength") not in STRENGTHS:
@@ -195,7 +212,7 @@ def _check_front(path: Path, front: Mapping[str, Any], bodies: set[str]) -> None
         ]
         if not needs:
             problems.append(f"variant {name} needs no capability")
-    problems += [f"SQL for the undeclared variant {name}" for name in bodies - set(front.get("variant", {}))]
+    problems += [f"SQL for the undeclared variant {name}" for name in bodies - set(variants)]
     problems += [
         f"threshold {name}: measured is none of column, column / column, column / number"
         for name, threshold in front.get("thresholds", {}).items()

@@ -58,14 +58,20 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to prove a rule: the capabilities that it needs and how strong its proof is."""
+    """One way to prove a rule: the capabilities that it needs and how strong its proof is.
+
+    `proves`: what this way shows, where the ways of a rule show different things; else what the rule says.
+    `against`: asked where `sql` found nothing: the rows that speak against the fault.
+    """
 
     name: str
     needs: Sequence[str]
     strength: str
+    proves: str
     says: str = ""
     sql: str | None = None
     function: Callable[[Question], Iterable[Row]] | None = None
+    against: str | None = None
 
 
 @dataclass(frozen=True)

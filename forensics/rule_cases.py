@@ -27,7 +27,7 @@ from forensics.assembly import assemble_case
 from forensics.case import case_columns, conform, intern, open_for_rules
 from forensics.citations import Citations
 from forensics.discovery import Found, Hints, discover
-from forensics.engine import judge
+from forensics.engine import Contrary, judge
 from forensics.errors import RuleError
 from forensics.finding import Finding
 from forensics.ingest import Loaded, ingest
@@ -36,7 +36,8 @@ from forensics.parquet_sink import write_rows
 from forensics.rule import Rule
 from forensics.states import CAPABILITIES
 
-_KEYS = {"name", "files", "rows", "procs", "capabilities", "fixture", "finds", "about", "thresholds"}
+_KEYS = {"name", "files", "rows", "procs", "capabilities", "fixture", "finds", "against", "about", "thresholds"}
+_PROSE = {"message", "fix", "proves", "cannot_prove"}  # of which a case gives a part
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _run_case(
     broken = [run.reason for run in judgement.runs if run.outcome == "failed"]
     if broken:
         return f"the rule failed: {broken[0]}"
-    return _compare(case["finds"], judgement.findings)
+    return _compare(case["finds"], judgement.findings) or _compare_against(case, judgement.against.get(rule.id, ()))
 
 
 @contextmanager
@@ -194,6 +195,13 @@ def _loaded_rows(case: Mapping[str, Any], place: Path) -> list[Loaded]:
     return [Loaded(found, place, meta)]
 
 
+def _compare_against(case: Mapping[str, Any], told: Sequence[Contrary]) -> str:
+    wanted, said = case.get("against"), [one.says for one in told]
+    if wanted is None or (len(wanted) == len(said) and all(w in s for w, s in zip(wanted, said, strict=True))):
+        return "" if all(one.evidence for one in told) else f"nothing is cited for: {'; '.join(said)}"
+    return f"what speaks against it is {said}, expected {wanted}"
+
+
 def _compare(expected: Any, findings: Sequence[Finding]) -> str:
     messages = "; ".join(f.message for f in findings[:3])
     if isinstance(expected, int):
@@ -203,7 +211,7 @@ def _compare(expected: Any, findings: Sequence[Finding]) -> str:
     for finding, wanted in zip(findings, expected, strict=True):
         for key, value in wanted.items():
             got = getattr(finding, key) if hasattr(finding, key) else finding.facts.get(key)
-            matches = value in str(got) if key == "message" else got == value
+            matches = value in str(got) if key in _PROSE else got == value
             if not matches:
                 return f"{key} is {got!r}, expected {value!r} ({finding.message})"
     return ""

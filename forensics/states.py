@@ -225,6 +225,9 @@ TRAVELS: tuple[Travel, ...] = (
 # States that outlive the processes of an attempt: what was full, broken or wrong is so for the next attempt too.
 PERSISTENT = frozenset({"disk-full", "device-lost", "config-contradictory", "weights-incomplete"})
 
+# States that reach values only through an update of the weights: they do not bring about what happens in the same step.
+ACT_ON_THE_NEXT_STEP = frozenset({"gradient-invalid"})
+
 # Evidence that would tell what brought a state about, the most telling first.
 SETTLED_BY: dict[str, tuple[str, ...]] = {
     "collective-stuck": ("collective", "thread_state"),

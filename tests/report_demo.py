@@ -220,17 +220,23 @@ def _not_checked() -> tuple[NotChecked, ...]:
 
 
 def _ruled_out() -> tuple[RuledOut, ...]:
+    last, dump = EvidenceView("metrics/rank0.jsonl", "line", 216), EvidenceView("nccl/trace_0", "row", 1301)
     return (
-        RuledOut("memory-capacity", "The live set itself does not fit", "no allocation failed on any rank", "log",
-                 "0 of 397 log lines name an allocation"),
-        RuledOut("distributed-desync", "Ranks called different collectives", "sequences 1 to 1301 agree on both ranks",
-                 "flight-recorder", "nccl/trace_0 and nccl/trace_1"),
-        RuledOut("numerics-loss-spike", "The loss left its trend", "largest deviation 9 % of the trend, threshold 15 %", "metrics"),
-        RuledOut("gradients-explode", "The gradient norm left its band", "1.9 at step 216; the band ends at 4.1", "metrics"),
-        RuledOut("gradients-stale", "A step used a gradient that was not computed in it", "checksums differ in all 216 steps",
-                 "statistics"),
-        RuledOut("hardware-xid", "The driver reported an error of the device", "nvidia-smi shows no pending page retirement", "smi"),
-        RuledOut("environment-mismatch", "Ranks run different versions", "both ranks: torch 2.13.0, CUDA 13.0", "facts"),
+        RuledOut("distributed-desync", "Ranks called different collectives", "Sequences 1 to 1301 agree on both ranks.",
+                 "flight-recorder", (dump, EvidenceView("nccl/trace_1", "row", 1301))),
+        RuledOut("numerics-loss-spike", "The loss left its trend", "The largest deviation is 9 % of the trend, at step 190.",
+                 "metrics", (EvidenceView("metrics/rank0.jsonl", "line", 190),)),
+        RuledOut("gradients-explode", "The gradient norm left its band", "1.9 at step 216; the band ends at 4.1.", "metrics",
+                 (last,)),
+    )  # fmt: skip
+
+
+def _no_sign() -> tuple[RuledOut, ...]:
+    said = "No sign in: errors and messages that the process printed."
+    return (
+        RuledOut("memory-capacity", "The live set itself does not fit", said, "log"),
+        RuledOut("hardware-xid", "The driver reported an error of the device", "No sign in: kernel messages of the host.", "smi"),
+        RuledOut("environment-mismatch", "Ranks run different versions", said, "facts"),
     )  # fmt: skip
 
 
@@ -302,6 +308,7 @@ def root_cause() -> view.Report:
         chain_nodes=nodes,
         chain_edges=edges,
         ruled_out=_ruled_out(),
+        no_sign=_no_sign(),
         not_checked=_not_checked(),
         artifacts=_artifacts(),
         warnings=(
@@ -429,6 +436,7 @@ def many(n: int = 3_000) -> view.Report:
         artifacts=report.artifacts * n,
         warnings=report.warnings * n,
         ruled_out=report.ruled_out * n,
+        no_sign=report.no_sign * n,
         not_checked=tuple(replace(g, missing=f"{g.missing}.{i}") for i in range(n) for g in report.not_checked[:1]),
         processes=report.processes * n,
         timeline=report.timeline[:1] * n,

@@ -91,6 +91,14 @@ def test_a_rank_that_told_of_the_step_before_may_have_waited_in_the_one_of_the_f
     assert bool(diagnose([timeout(step=told), nan()], Outcome()).links) == joined
 
 
+@pytest.mark.parametrize(("step", "explains"), [(216, True), (217, False)])
+def test_a_bad_gradient_explains_what_comes_after_its_update_not_beside_it(step: int, explains: bool) -> None:
+    cause = finding(1, "gradients-clip-ineffective", rank=1, step=step, causes=state("gradient-invalid"))
+    effect = nan(requires=state("gradient-invalid"), ts_ns=None)
+    diagnose([cause, effect], Outcome())
+    assert (effect.explained_by == 1) is explains
+
+
 def test_a_timeout_alone_is_not_a_cause() -> None:
     verdict = diagnose([timeout()], Outcome(failed="exit code 1"))
     assert verdict.status == "not-established"

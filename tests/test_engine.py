@@ -12,7 +12,9 @@ from forensics.case import create_case, open_for_rules
 from forensics.citations import Citations
 from forensics.engine import Judgement, judge
 from forensics.finding import format_message
+from forensics.ledger import ruled_out
 from forensics.library import load_rule
+from forensics.pipeline import analyze
 
 FRONT = """/*
 title = "t"
@@ -147,3 +149,70 @@ def test_citations_of_unknown_artifacts_are_left_out(tmp_path: Path) -> None:
 )
 def test_a_message_counts_one_and_many_as_the_language_does(n: int | None, said: str) -> None:
     assert format_message("{n:# step was|# steps were} lost", {"n": n}) == said
+
+
+OWN_WORDS = """'f {at_step}' AS fix, 'only {this}' AS proves, 'the rest' AS cannot_prove"""
+
+
+def test_a_row_says_for_itself_what_it_proves_and_nothing_in_it_is_a_placeholder(tmp_path: Path) -> None:
+    rule = FRONT.replace("'weak' AS what FROM", f"'weak' AS what, {OWN_WORDS} FROM")
+    finding = run(tmp_path, [(0, "log_event", True)], rule).findings[0]
+    assert (finding.fix, finding.proves, finding.cannot_prove) == ("f {at_step}", "only {this}", "the rest")
+    assert not {"proves", "cannot_prove", "fix"} & finding.facts.keys()
+
+
+AGAINST = """
+-- against: weak
+SELECT 0 AS artifact_id, 3 AS row, p.id AS proc_id, 'all is well' AS says FROM proc AS p ORDER BY p.id;
+"""
+
+
+def test_rows_against_a_fault_are_asked_only_where_nothing_was_found(tmp_path: Path) -> None:
+    silent = FRONT.replace("'weak' AS what FROM proc AS p ORDER", "'weak' AS what FROM proc AS p WHERE FALSE ORDER")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    told = run(tmp_path / "a", [(0, "log_event", True)], silent + AGAINST).against["memory-thing"]
+    assert [(one.proc_id, one.rank, one.says, one.evidence[0].row) for one in told] == [(0, 0, "all is well", 3)]
+    found = run(tmp_path / "b", [(0, "log_event", True)], FRONT + AGAINST)
+    assert found.findings and not found.against["memory-thing"]
+
+
+def test_only_what_rows_speak_against_is_ruled_out(tmp_path: Path) -> None:
+    silent = FRONT.replace("'weak' AS what FROM proc AS p ORDER", "'weak' AS what FROM proc AS p WHERE FALSE ORDER")
+    silent = silent.replace('"indication"', '"strong"').replace("-- variant: sound", f"{AGAINST}-- variant: sound")
+    judgement = run(tmp_path, [(0, "log_event", True)], silent)
+    (one,) = ruled_out(judgement, [load_rule(tmp_path / "rules" / "memory" / "thing.sql")])
+    assert one.reason == "all is well (1 of 3 processes left such evidence)."
+    assert [place.label() for place in one.evidence] == ["a.log row 3"]
+    judgement.against.clear()
+    assert ruled_out(judgement, [load_rule(tmp_path / "rules" / "memory" / "thing.sql")]) == []
+
+
+def test_an_error_is_cited_with_the_line_of_its_traceback_that_is_the_jobs_own(tmp_path: Path) -> None:
+    log = tmp_path / "artifacts" / "rank_0.log"
+    log.parent.mkdir()
+    log.write_text(
+        "Traceback (most recent call last):\n"
+        '  File "/srv/job/train.py", line 7, in <module>\n'
+        "    step(batch)\n"
+        '  File "/usr/lib/python3.11/site-packages/torch/amp/grad_scaler.py", line 9, in unscale_\n'
+        "    raise RuntimeError(\n"
+        "RuntimeError: unscale_() has already been called on this optimizer since the last update().\n"
+    )
+    found = analyze(log.parent, tmp_path / "out").findings
+    places = next(f.evidence for f in found if f.rule == "numerics-scaler-misuse")
+    assert [(place.line, place.text.partition("\n")[0]) for place in places[1:2]] == [
+        (2, 'File "/srv/job/train.py", line 7, in <module>')
+    ]
+
+
+def test_a_row_without_a_text_is_told_in_words_with_its_stack(tmp_path: Path) -> None:
+    texts = "INSERT INTO string VALUES (1, 'keep'), (2, 'a.py');"
+    stack = "INSERT INTO stack (id, function_id, file_id, line, depth, user_stack_id) VALUES (5, 1, 2, 9, 0, 5);"
+    event = (
+        "INSERT INTO memory_event (artifact_id, row, step, device, action, size_bytes, stack_id)"
+        " VALUES (0, 4, 3, 0, 'alloc', 1048576, 5)"
+    )
+    rule = FRONT.replace("0 AS artifact_id, p.id", "0 AS artifact_id, 4 AS row, p.id")
+    evidence = run(tmp_path, [(0, "log_event", True)], rule, then=texts + stack + event).findings[0].evidence[0]
+    assert evidence.text == "1.0 MiB allocated, device 0, step 3\nkeep (a.py:9)"

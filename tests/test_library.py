@@ -157,3 +157,20 @@ def test_what_is_held_against_a_threshold_is_a_column_of_its_rule() -> None:
             all(column in (v.sql or "").split("SELECT")[-1] or "*" in (v.sql or "") for column in columns)
             for v in rule.variants
         ), rule.id
+
+
+def test_what_a_variant_proves_is_its_own_where_the_variants_show_different_things(tmp_path: Path) -> None:
+    text = FRONT.format(more="", sql=SQL).replace('proves = "p"\n', "")
+    text = text.replace('strength = "strong"\n', 'strength = "strong"\nproves = "what the log says"\n')
+    loaded = load_rule(write(tmp_path, text=text))
+    assert loaded.proves == loaded.variants[0].proves == "what the log says"
+    assert load_rule(write(tmp_path)).variants[0].proves == "p"
+    with pytest.raises(RuleError, match="proves is missing"):
+        load_rule(write(tmp_path, text=text.replace('proves = "what the log says"\n', "")))
+
+
+def test_what_speaks_against_a_fault_belongs_to_a_variant(tmp_path: Path) -> None:
+    loaded = load_rule(write(tmp_path, sql=f"{SQL}\n-- against: log\nSELECT 1 AS says ORDER BY 1;"))
+    assert loaded.variants[0].against == "SELECT 1 AS says ORDER BY 1"
+    with pytest.raises(RuleError, match="'-- against: trace' has no variant"):
+        load_rule(write(tmp_path, sql=f"{SQL}\n-- against: trace\nSELECT 1 AS says ORDER BY 1;"))

@@ -15,7 +15,9 @@ import report_demo as demo
 from report_tree import Node, parse
 
 from forensics.report.html import link, render_html
-from forensics.report.view import ChainEdge, ChainNode, Report
+from forensics.report.markdown import render_markdown
+from forensics.report.view import ChainEdge, ChainNode, EvidenceView, Report
+from forensics.report.witnesses import witnesses
 
 HOSTILE = (
     "</script><script>alert(1)</script>\"'><img src=x onerror=alert(2)> {{7*7}} {% x %} "
@@ -288,3 +290,26 @@ def test_the_same_report_gives_the_same_bytes() -> None:
 def test_only_short_plain_web_addresses_become_links(url: str) -> None:
     assert "<a" not in link(url)
     assert link("https://docs.pytorch.org/x?a=1&b=2").startswith('<a href="https://docs.pytorch.org/x?a=1&amp;b=2"')
+
+
+def test_the_first_screen_shows_the_places_that_hold_the_figures_and_names_of_the_message() -> None:
+    finding = demo.root_cause().findings[0]
+    places = [EvidenceView("a", "row", n, f"rank {n} of the group") for n in range(6)]
+    places[4] = EvidenceView("a", "row", 4, "checksum 8f3a of w.bias")
+    told = dataclasses.replace(
+        finding, message="w.bias differs: 8f3a on rank 0, other on rank 5", evidence=tuple(places)
+    )
+    assert [place.position for place in witnesses(told)] == [0, 4, 5]
+    noted = tuple(dataclasses.replace(place, note="one more") for place in places)
+    assert [place.position for place in witnesses(dataclasses.replace(told, evidence=noted))] == [0, 1, 4, 5]
+    assert witnesses(dataclasses.replace(told, evidence=(EvidenceView("a", "row", 1),))) == []
+
+
+def test_what_rows_rule_out_stands_apart_from_what_only_left_no_sign() -> None:
+    report = demo.root_cause()
+    shown = parse(render_html(report)).by_id("ruled-out").text
+    assert "Rows of the evidence speak against these." in shown and "nccl/trace_1" in shown
+    assert "No sign of 3 other faults in what was read" in shown
+    assert "No sign in: errors and messages that the process printed." in shown
+    lines = render_markdown(report)
+    assert "### Ruled out by evidence" in lines and "No sign of 3 other faults in what was read" in lines

@@ -117,7 +117,7 @@ def test_the_terminal_gets_a_few_plain_lines() -> None:
     assert max(map(len, lines)) <= 100
     assert "  where       rank 1, step 217, op aten::log" in shown
     assert "  evidence    tensors/rank1.jsonl line 4711" in shown
-    assert "7 alternatives ruled out, 5 not checked" in shown
+    assert "3 alternatives ruled out by evidence, no sign of 3" in shown and "more, 5 not checked" in shown
 
 
 def test_the_terminal_is_coloured_only_when_asked_and_never_by_an_artifact() -> None:

@@ -60,6 +60,8 @@ def explain(rule: str, /, *, rules: Folders = None) -> int:
         print(f"Threshold {threshold.name} = {threshold.value:g} {threshold.unit}: {threshold.why}")
     for variant in found.variants:
         print(f"\nVariant {variant.name} ({variant.strength}), needs {', '.join(variant.needs)}")
+        if variant.proves != found.proves:
+            print(textwrap.fill(f"Proves: {variant.proves}", 110, initial_indent="  ", subsequent_indent="  "))
         if variant.says:
             print(textwrap.fill(variant.says, 110, initial_indent="  ", subsequent_indent="  "))
         if variant.sql:

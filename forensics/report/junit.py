@@ -15,14 +15,15 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 def render_junit(report: Report) -> str:
     """One suite; findings of severity info pass, with their words as output."""
     failing = [f for f in report.findings if f.severity != "info"]
-    n = len(report.findings) + len(report.ruled_out) + len(report.not_checked)
+    silent = (*report.ruled_out, *report.no_sign)
+    n = len(report.findings) + len(silent) + len(report.not_checked)
     counts = {"tests": str(n), "failures": str(len(failing)), "errors": "0"}
     root = ElementTree.Element("testsuites", {"name": "forensics", **counts})
     counts["skipped"] = str(len(report.not_checked))  # only a suite may say so
     suite = ElementTree.SubElement(root, "testsuite", {"name": _fit(report.title) or "job", **counts})
     for finding in report.findings:
         _add_finding(suite, finding)
-    for passed in report.ruled_out:
+    for passed in silent:
         ElementTree.SubElement(suite, "testcase", {"classname": _fit(passed.rule), "name": _fit(passed.title)})
     for gap in report.not_checked:
         case = ElementTree.SubElement(suite, "testcase", {"classname": _fit(gap.rule), "name": _fit(gap.title)})

@@ -14,9 +14,9 @@ from forensics.report.outline import Branch, outline
 from forensics.report.page import gaps, is_prose, unsaid_reason
 from forensics.report.terminal import how_sure, single_fault
 from forensics.report.view import EvidenceView, FindingView, Report
+from forensics.report.witnesses import witnesses
 
 MAX_FINDINGS = 12
-MAX_PLACES = 3
 MAX_LISTED = 20
 _SPECIAL = re.compile(r"[\\`*_{}\[\]<>|~&$]")
 _STATUS = {"root-cause": "Root cause", "independent": "Several independent causes", "healthy": "Healthy"}
@@ -95,28 +95,37 @@ def _finding(finding: FindingView, depth: int) -> list[str]:
     for label, value in (("Proves", finding.proves), ("Cannot prove", finding.cannot_prove), ("Limits", finding.says)):
         if value and not depth:
             lines += [f"  {label}: {escape(value, 1200)}", ""]
-    for evidence in finding.evidence[:MAX_PLACES]:
+    shown = witnesses(finding) or list(finding.evidence[:1])
+    for evidence in shown:
         lines += [f"  {row}" if row else "" for row in _place(evidence)] + [""]
-    if len(finding.evidence) > MAX_PLACES:
-        lines += [f"  {text.plural(len(finding.evidence) - MAX_PLACES, 'more place')} in report.html.", ""]
+    if len(finding.evidence) > len(shown):
+        lines += [f"  {text.plural(len(finding.evidence) - len(shown), 'more place')} in report.html.", ""]
     return lines
 
 
 def _place(evidence: EvidenceView) -> list[str]:
-    position = escape(text.place(evidence.kind, evidence.position))
-    where = " ".join(part for part in (code(evidence.artifact), position) if part)
     note = f" – {escape(evidence.note, 200)}" if evidence.note else ""
     excerpt = ["", *fence(evidence.text, 1_200, 12)] if evidence.text else []
-    return [where + note, *excerpt]
+    return [_where(evidence) + note, *excerpt]
+
+
+def _where(evidence: EvidenceView) -> str:
+    position = escape(text.place(evidence.kind, evidence.position))
+    return " ".join(part for part in (code(evidence.artifact), position) if part)
 
 
 def _not_said(report: Report) -> list[str]:
     lines = []
     if report.ruled_out:
-        lines += ["### Ruled out", ""]
+        lines += ["### Ruled out by evidence", ""]
         for rule in report.ruled_out[:MAX_LISTED]:
-            lines.append(f"- {escape(rule.title, 200, start=True)} ({code(rule.rule)}): {escape(rule.reason, 300)}")
+            where = f" ({_where(rule.evidence[0])})" if rule.evidence else ""
+            title = escape(rule.title, 200, start=True)
+            lines.append(f"- {title} ({code(rule.rule)}): {escape(rule.reason, 300)}{where}")
         lines += [*_more(len(report.ruled_out), "rule"), ""]
+    if report.no_sign:
+        n = len({one.rule for one in report.no_sign})
+        lines += [f"No sign of {text.plural(n, 'other fault')} in what was read; report.json names the rules.", ""]
     missing = gaps(report.not_checked)
     if missing:
         lines += ["### Not checked", "", "Capture it next time:", ""]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from forensics.report import text
 from forensics.report.chain_svg import Chain, chain, chain_sentences
 from forensics.report.exhibit import Exhibit
 from forensics.report.exhibits import exhibits
@@ -25,6 +24,7 @@ from forensics.report.view import (
     VerdictView,
     WarningView,
 )
+from forensics.report.witnesses import witnesses
 from forensics.states import QUALITIES
 
 T = TypeVar("T")
@@ -32,7 +32,6 @@ T = TypeVar("T")
 MAX_ROWS = 300  # of a table
 MAX_MOMENTS = 200
 MAX_FACTS = 60
-GLANCE = 360  # characters
 HEADLINE = 170
 _LITTLE = 30  # characters more are not worth a paragraph of their own
 _A_SENTENCE = 8  # spaces: a line of so many words that ends in a stop is no command
@@ -59,6 +58,14 @@ class Gap:
 
 
 @dataclass(frozen=True)
+class Unseen:
+    """Rules that found nothing in the same evidence."""
+
+    reason: str
+    rules: list[RuledOut]
+
+
+@dataclass(frozen=True)
 class Ending:
     outcome: str
     n: int
@@ -81,7 +88,7 @@ class Page:
     outline: Outline
     lead: FindingView | None  # the finding that the verdict rests on
     culprit: Sequence[tuple[str, str]]
-    shown_at: EvidenceView | None  # the place that shows the cause, where it can be read
+    shown: list[EvidenceView]  # the places that show the one cause, where they can be read
     n_causes: int
     causes: list[FindingView]
     chain: Chain | None
@@ -92,6 +99,7 @@ class Page:
     may_settle: list[Gap]  # what to capture when there is no cause
     endings: list[Ending]
     ruled_out: Bounded[RuledOut]
+    no_sign: list[Unseen]
     artifacts: Bounded[ArtifactView]
     warnings: Bounded[WarningView]
     processes: Bounded[ProcessView]
@@ -112,7 +120,7 @@ def prepare(report: Report) -> Page:
     drawn, n_hidden = charts(report.series)
     missing = gaps(report.not_checked)
     headline, more = parted(report.verdict.sentence)
-    shown_at = excerpt(causes[0]) if len(causes) == 1 else None
+    shown = witnesses(causes[0]) if len(causes) == 1 else []
     lead_exhibit, others = exhibits(report.pictures, causes[0].rule if causes else "")
     return Page(
         report=report,
@@ -121,8 +129,8 @@ def prepare(report: Report) -> Page:
         reason=unsaid_reason(report.verdict),
         outline=read,
         lead=causes[0] if causes else None,
-        culprit=_without_place(report.verdict.culprit) if shown_at else report.verdict.culprit,
-        shown_at=shown_at,
+        culprit=_without_place(report.verdict.culprit) if shown else report.verdict.culprit,
+        shown=shown,
         n_causes=len(causes),
         causes=causes[:6],
         # Without an edge there is nothing that the first screen does not say already.
@@ -134,6 +142,7 @@ def prepare(report: Report) -> Page:
         may_settle=[gap for gap in missing if gap.capture][:3] if report.verdict.status == "not-established" else [],
         endings=endings(report.processes),
         ruled_out=bounded(report.ruled_out),
+        no_sign=unseen(report.no_sign),
         artifacts=bounded(report.artifacts),
         warnings=bounded(report.warnings),
         processes=bounded(report.processes),
@@ -145,15 +154,6 @@ def prepare(report: Report) -> Page:
         lead_exhibit=lead_exhibit,
         exhibits=others,
     )
-
-
-def excerpt(finding: FindingView) -> EvidenceView | None:
-    """The first place of a finding that has a text to read, cut to what is taken in at a glance."""
-    place = next((place for place in finding.evidence if place.text.strip()), None)
-    if place is None:
-        return None
-    body, note = text.cut_block(place.text, GLANCE, 3)
-    return replace(place, text=f"{body} {note}".rstrip())
 
 
 def _without_place(culprit: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
@@ -213,6 +213,14 @@ def gaps(not_checked: Sequence[NotChecked]) -> list[Gap]:
     return [Gap(name, rules[0].meaning, rules[0].capture, rules) for name, rules in groups.items()]
 
 
+def unseen(no_sign: Sequence[RuledOut]) -> list[Unseen]:
+    """By what was read, the most rules first, in the order given."""
+    groups: dict[str, list[RuledOut]] = {}
+    for one in no_sign:
+        groups.setdefault(one.reason, []).append(one)
+    return sorted((Unseen(reason, rules) for reason, rules in groups.items()), key=lambda group: -len(group.rules))
+
+
 def endings(processes: Sequence[ProcessView]) -> list[Ending]:
     """How many processes ended in each way, the most frequent first."""
     counts: dict[str, int] = {}
@@ -244,5 +252,6 @@ def _by_outcome(report: Report) -> dict[str, int]:
     return {
         "found something": len({f.rule for f in report.findings}),
         "ruled out": len({r.rule for r in report.ruled_out}),
+        "no sign": len({r.rule for r in report.no_sign}),
         "not checked": report.n_not_checked,
     }

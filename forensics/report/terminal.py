@@ -8,11 +8,13 @@ from forensics.report import text
 from forensics.report.outline import outline
 from forensics.report.page import gaps, is_prose, unsaid_reason
 from forensics.report.view import SET_ASIDE, EvidenceView, FindingView, Report, VerdictView
+from forensics.report.witnesses import first_of
 
 _STATUS = {"root-cause": "ROOT CAUSE", "independent": "INDEPENDENT CAUSES", "healthy": "HEALTHY"}
 _COLOURS = {"root-cause": "1;31", "independent": "1;31", "healthy": "1;32"}
 _LABEL = 12  # columns
 _MAX_KINDS = 4
+_MAX_PLACES = 3
 _BRIEF = 160
 
 
@@ -81,10 +83,10 @@ def _causes(pen: _Pen, causes: list[FindingView], earliest: EvidenceView | None)
             lines += pen.row("cause", finding.message)
         if len(causes) > 5:
             lines += pen.row("", f"and {text.plural(len(causes) - 5, 'more cause')}")
-    places = [f.evidence[0] for f in causes[:3] if f.evidence] or ([earliest] if earliest else [])
-    for place in places:
+    for place in first_of(causes[:3])[:_MAX_PLACES] or ([earliest] if earliest else []):
         where = " ".join(part for part in (place.artifact, text.place(place.kind, place.position)) if part)
-        lines += pen.row("evidence", where)
+        where = text.one_line(where, 300)
+        lines += pen.row("evidence", f"{where}: {text.one_line(place.note, 120)}" if place.note else where)
         first = place.text.strip().split("\n", 1)[0]
         lines += pen.row("", text.one_line(first, 200)) if first else []
     return lines
@@ -123,7 +125,10 @@ def _others(report: Report) -> str:
 def _looked_at(report: Report) -> str:
     unclean = sum(artifact.quality != "complete" for artifact in report.artifacts)
     artifacts = text.plural(len(report.artifacts), "artifact") + (f" ({unclean:,} not complete)" if unclean else "")
-    return f"{artifacts}; {len(report.ruled_out):,} alternatives ruled out, {report.n_not_checked:,} not checked"
+    return (
+        f"{artifacts}; {text.plural(len(report.ruled_out), 'alternative')} ruled out by evidence, "
+        f"no sign of {len(report.no_sign):,} more, {report.n_not_checked:,} not checked"
+    )
 
 
 class _Pen:

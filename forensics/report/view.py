@@ -99,13 +99,16 @@ class ChainEdge:
 
 @dataclass(frozen=True)
 class RuledOut:
-    """A rule that ran on evidence which could have shown the fault, and found nothing."""
+    """A rule that ran on evidence which could have shown the fault, and found nothing.
+
+    Without a place that speaks against the fault there is only no sign of it.
+    """
 
     rule: str
     title: str
     reason: str
     variant: str = ""
-    evidence: str = ""  # what was looked at, or the row that rules it out
+    evidence: tuple[EvidenceView, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,7 @@ class Report:
     chain_nodes: tuple[ChainNode, ...] = ()
     chain_edges: tuple[ChainEdge, ...] = ()
     ruled_out: tuple[RuledOut, ...] = ()
+    no_sign: tuple[RuledOut, ...] = ()
     not_checked: tuple[NotChecked, ...] = ()
     artifacts: tuple[ArtifactView, ...] = ()
     warnings: tuple[WarningView, ...] = ()

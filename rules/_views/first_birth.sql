@@ -1,6 +1,8 @@
 -- Harmful births of the step and phase in which the first of an attempt came, one of each process: what the other processes
 -- got from it is no birth. `since`: first step without a finite reading between it and this one, which was recorded;
 -- has_flow: the recording tells who wrote what each operator read; n_recorded: ranks of which operators were recorded.
+-- family: of the operator (family_of_operator), of a logarithm that of what made its operand where that is a softmax or a
+-- sigmoid. finite_loss: the loss that was logged for that step, where it is finite.
 CREATE TEMP VIEW first_birth AS
 WITH
 zero AS (
@@ -58,6 +60,25 @@ streak AS (
 SELECT
     z.*,
     s.since,
+    coalesce(
+        (
+            SELECT min(w.name)
+            FROM (
+                SELECT lower(replace(regexp_replace(regexp_replace(o.text, '^.*::', ''), 'Backward\d*$', ''), '_', '')) AS name
+                FROM edge AS e
+                JOIN node AS n ON n.artifact_id = e.artifact_id AND n.graph_id = e.graph_id AND n.node_id = e.from_node
+                JOIN string AS o ON o.id = n.op_id
+                WHERE e.artifact_id = z.artifact_id AND e.graph_id = z.graph_id AND e.to_node = z.node_id AND e.kind = 'data'
+            ) AS w
+            WHERE w.name IN ('softmax', 'sigmoid') AND z.cause = 'log-of-zero'
+        ),
+        f.family
+    ) AS family,
+    (
+        SELECT CASE WHEN bool_and(isfinite(m.value)) THEN max(m.value) END
+        FROM metric AS m
+        WHERE m.proc_id = z.proc_id AND m.name = 'loss' AND m.step = z.step
+    ) AS finite_loss,
     EXISTS (
         SELECT 1 FROM edge AS e WHERE e.artifact_id = z.artifact_id AND e.graph_id = z.graph_id AND e.tensor_row IS NOT NULL
     ) AS has_flow,
@@ -66,4 +87,5 @@ SELECT
         WHERE q.attempt = z.attempt AND n.phase = 'forward'
     ) AS n_recorded
 FROM zero AS z
+LEFT JOIN family_of_operator AS f ON f.name = lower(replace(regexp_replace(regexp_replace(z.op, '^.*::', ''), 'Backward\d*$', ''), '_', ''))
 LEFT JOIN streak AS s ON s.artifact_id = z.artifact_id AND s.row = z.row;

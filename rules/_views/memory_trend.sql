@@ -68,6 +68,8 @@ fitted AS (
         count(*) AS n_samples,
         max(row) AS row,
         max(line) AS line,
+        arg_min(row, k) AS first_row,
+        arg_min(line, k) AS first_line,
         max(step) AS step,
         max(ts_ns) AS ts_ns,
         arg_min(bytes, k) AS first_bytes,

@@ -2,10 +2,6 @@
 title = "Modules get buffers anew, and keep the old ones"
 severity = "high"
 scope = "job"
-proves = """
-Buffers whose names differ by a number alone get more from sample to sample, up to the last, and none of them goes: each
-time code registers one under a new name, and the module keeps all before it. Recorder: the buffers of the running model.
-Files: tensors of states that were saved one after the other, of which the later ones cannot be loaded into a new model."""
 cannot_prove = """
 That the growth is not meant (a memory that a model fills up to a bound), and that memory ran out by it."""
 message = "{who} keeps what was registered before: {n_first:# buffer|# buffers} {family} at step {first_step}, {n_last} at step {step}{grown}"
@@ -26,10 +22,16 @@ why = "a tenth of the memory is what makes a cost grave (severities in rules/REA
 [variant.recorder]
 needs = ["tensor"]
 strength = "strong"
+proves = """
+Buffers of the running model whose names differ by a number alone get more from sample to sample, up to the last, and
+none of them goes: each time code registers one under a new name, and the module keeps all before it."""
 
 [variant.files]
 needs = ["checkpoint"]
 strength = "strong"
+proves = """
+States that were saved one after the other hold more and more tensors whose names differ by a number alone, and none
+of them goes: the later ones cannot be loaded into a new model."""
 says = "What lies in memory is told from what was saved."
 */
 -- variant: recorder

@@ -2,9 +2,6 @@
 title = "An adapter does not reach the model"
 severity = "high"
 scope = "job"
-proves = """
-The library said that keys of the adapter were missing or that none of its target modules is in the model; or no module of
-the stored adapter is in the stored base model, while all of them are once a prefix is added or taken off."""
 cannot_prove = """
 Which values the model computed with: the library goes on with the base model's and a freshly made adapter."""
 message = "{told}"
@@ -15,10 +12,15 @@ references = ["https://huggingface.co/docs/peft/developer_guides/troubleshooting
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+The library said that keys of the adapter were missing, or that none of its target modules is in the model."""
 
 [variant.files]
 needs = ["checkpoint"]
 strength = "indication"
+proves = """
+No module of the stored adapter is in the stored base model, while all of them are once a prefix is added or taken
+off."""
 says = "That this base model and this adapter were to be used together is taken from their lying in one job's folder."
 */
 -- variant: log

@@ -1,8 +1,6 @@
 /*
 title = "A CUDA graph capture was broken"
 severity = "critical"
-proves = """
-While a stream was being captured, something was done that a capture does not allow; the capture ended in an error."""
 cannot_prove = """
 With the default capture mode the offending call can come from another thread, and the error can surface at a later call."""
 message = "{who}: a CUDA graph capture was broken{at_step} by {offence}{place}"
@@ -13,14 +11,22 @@ references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs"
 [variant.result]
 needs = ["slice.return_code"]
 strength = "proof"
+proves = """
+While a stream was being captured, a call failed with the recorded result: the capture does not allow it, or something
+before it that it does not allow."""
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+While a stream was being captured, something was done that a capture does not allow; the capture ended in the error
+that is cited."""
 
 [variant.trace]
 needs = ["slice.device"]
 strength = "indication"
+proves = """
+A capture was begun that never became a graph, and within it the call that is named, which a capture forbids."""
 says = "The profiler does not keep results of calls: the call named is one that a capture forbids, within a capture that never became a graph."
 */
 -- variant: result
@@ -44,13 +50,11 @@ SELECT
     ) AS smallest_fix,
     CASE WHEN o.other_thread THEN ', on another thread than the capture' ELSE '' END || coalesce(', in ' || o.place, '') AS place,
     coalesce(o.mechanism, CAST(o.return_code AS VARCHAR)) AS key,
-    list_filter([
-        CASE
-            WHEN o.window_row IS NOT NULL
-                THEN {'artifact_id': o.artifact_id, 'row': o.window_row, 'note': 'the capture begins here'}
-        END,
-        CASE WHEN o.tells IS NOT NULL THEN {'artifact_id': o.artifact_id, 'row': o.row, 'note': o.tells} END
-    ], LAMBDA e: e IS NOT NULL) AS evidence
+    o.tells AS note,
+    CASE
+        WHEN o.window_row IS NOT NULL
+            THEN [{'artifact_id': o.artifact_id, 'row': o.window_row, 'note': 'the capture begins here'}]
+    END AS evidence
 FROM capture_offence AS o
 LEFT JOIN failed_call AS f ON f.artifact_id = o.artifact_id AND f.row = o.row
 WHERE o.told_by = 'result'
@@ -81,7 +85,7 @@ SELECT
     || coalesce(' in ' || k.function || ' (' || k.file || ':' || k.line || ')', '')
     || CASE WHEN u.id <> k.id THEN ', called from ' || u.function || ' (' || u.file || ':' || u.line || ')' ELSE '' END AS place,
     coalesce(o.mechanism, e.class) AS key,
-    CASE WHEN o.tells IS NOT NULL THEN [{'artifact_id': e.artifact_id, 'row': e.row, 'note': o.tells}] END AS evidence
+    o.tells AS note
 FROM capture_offence AS o
 JOIN log AS e ON e.artifact_id = o.artifact_id AND e.row = o.row
 LEFT JOIN frame AS k ON k.id = e.stack_id

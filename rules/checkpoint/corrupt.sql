@@ -2,10 +2,6 @@
 title = "A stored file is damaged or is not what its name says"
 severity = "critical"
 scope = "job"
-proves = """
-Reading a checkpoint, weights or another pickled file stopped at its form: no end of the archive, no header, a first byte
-of another kind of file, or fewer bytes than the file itself announces; or the archive broke while it was written. Where
-the file is at hand: what is wrong with it, at which byte, and how many of its tensors are lost."""
 cannot_prove = """
 How it came to be: an interrupted save, an incomplete download, a full disk and a pointer file of Git LFS all leave such
 files. That the file was a checkpoint is read from the code that loaded it, where a traceback shows it."""
@@ -18,15 +14,21 @@ references = ["https://docs.pytorch.org/docs/stable/generated/torch.load.html"]
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+Reading a checkpoint, weights or another pickled file, or writing its archive, stopped at its form with the error that
+is cited."""
 
 [variant.file]
 needs = ["checkpoint"]
 strength = "strong"
+proves = """
+The file itself is damaged: what is wrong with it, at which byte, and how many of its tensors are lost."""
 says = "The file was read here, without torch. That the job loaded it shows only where a reader's error is cited as well."
 
 [variant.reader]
 needs = ["log_event"]
 strength = "indication"
+proves = "The reader of a checkpoint stopped with the error that is cited."
 says = "The reader of torch.load or safetensors gave up with an error of the operating system; a file that was cut gives it, and so may a mount that broke."
 */
 -- variant: log

@@ -1,13 +1,6 @@
 /*
 title = "A resumed run lacks a part of its state"
 severity = "high"
-proves = """
-Recorder: the optimizer keeps state, and had none, or none that had seen a step, when a run took its first step in the middle
-of the job. Metrics: the learning rate, the loss scale or the epoch of a restarted run begins with the first value of the
-attempt before, and not with its last. Stored: the file of a whole training state (it tells its step) that was saved where
-the run goes on has no key of an optimizer, a scheduler or a scaler, and no file beside it has. Log: the library says what
-it could not restore. Restart: an attempt counts from its
-start again although the one before had saved checkpoints."""
 cannot_prove = """
 Whether the part was never saved or only not loaded, but for what is stored; the code that saves tells. Stored: an optimizer
 without state (SGD without momentum) and a schedule that is computed from the step lack nothing. Random states are left out:
@@ -58,23 +51,34 @@ why = "jobs that fail while they start have nothing to resume"
 [variant.recorder]
 needs = ["log_event", "sample"]
 strength = "proof"
+proves = """
+The optimizer keeps state, and had none, or none that had seen a step, when a run took its first step in the middle of
+the job."""
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = "The library says what it could not restore."
 
 [variant.metrics]
 needs = ["sample"]
 strength = "strong"
+proves = """
+The learning rate, the loss scale or the epoch of a restarted run begins with the first value of the attempt before,
+and not with its last."""
 
 [variant.stored]
 needs = ["checkpoint", "sample"]
 strength = "indication"
+proves = """
+The file of a whole training state (it tells its step) that was saved where the run goes on has no key of an optimizer, a
+scheduler or a scaler, and no file beside it has."""
 says = "What the file holds is known; that the run was loaded from it follows from its step alone."
 
 [variant.restart]
 needs = ["sample"]
 strength = "indication"
+proves = "An attempt counts from its start again although the one before had saved checkpoints."
 says = "That the attempt before had saved is known from its log; where this one looked for it is not."
 */
 -- variant: recorder

@@ -2,9 +2,6 @@
 title = "Compiled code computes something else than eager"
 severity = "critical"
 scope = "job"
-proves = """
-A comparison of the same work by eager and by compiled or exported code is on record, and its results differ by more than
-the comparison or the threshold allows."""
 cannot_prove = """
 Which compiled operator is wrong, unless operators were recorded; and that eager is right: where it rounds more often, or
 overflows, the compiled result can be the better one."""
@@ -32,11 +29,16 @@ why = "a comparison prints one result below the other; farther apart they need n
 [variant.runs]
 needs = ["sample", "fact"]
 strength = "strong"
+proves = """
+The same work was run by eager and by compiled code, and the results on record differ by more than the threshold
+allows."""
 says = "The runs differ in the backend by their commands; that everything else was the same is as their commands say."
 
 [variant.said]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+A comparison of eager with compiled or exported code says that their results differ by more than it allows."""
 */
 -- variant: runs
 WITH

@@ -1,8 +1,6 @@
 /*
 title = "The compiler failed"
 severity = "critical"
-proves = """
-torch.compile, its backend or Triton raised the error that is named, and nothing on record shows that the job went on."""
 cannot_prove = """
 Whether the model or the compiler is at fault: an operator without a rule, a size that depends on data and a bug all end so."""
 message = "{who}: {said}{within}"
@@ -19,10 +17,13 @@ why = "tracebacks of the compiler have some hundred lines"
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+torch.compile, its backend or Triton raised the error that is named, and nothing on record shows that the job went on."""
 
 [variant.trace]
 needs = ["compile_event"]
 strength = "indication"
+proves = "The compiler's own trace records that this compilation failed."
 says = "The trace says that a compilation failed, not that the job ended for it: a function that does not compile may run uncompiled."
 */
 -- variant: log

@@ -1,9 +1,6 @@
 /*
 title = "A traced or exported graph holds values of the run that it was traced in"
 severity = "medium"
-proves = """
-The tracer says that it turned a value of its run, a shape, a branch or a number, into a constant; or a printed graph shows
-such constants; or a second run of the function did not give what its trace gives."""
 cannot_prove = """
 That a later call needs another value: for inputs like those of the trace the graph is right. Only the failed check shows that it is not."""
 message = "{who}: {what}{more}"
@@ -14,10 +11,14 @@ references = ["https://docs.pytorch.org/docs/stable/generated/torch.jit.trace.ht
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+The tracer says that it turned a value of its run into a constant, or that a second run of the function did not give
+what its trace gives."""
 
 [variant.graph]
 needs = ["compile_event"]
 strength = "indication"
+proves = "The printed graph holds constants for values of the traced run: a shape, a branch or a number."
 says = "The printed graph shows constants; whether they were meant, it does not say."
 */
 -- variant: log

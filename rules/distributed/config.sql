@@ -2,9 +2,6 @@
 title = "The processes of the job are set up so that they cannot meet"
 severity = "critical"
 scope = "job"
-proves = """
-Ranks were given the same GPU or one that does not exist, a variable of the rendezvous is missing, an address is taken, or
-NCCL uses interfaces by which the hosts cannot reach each other."""
 cannot_prove = """
 Where the wrong setting comes from: the launcher, the script or the scheduler. A rendezvous that times out may also have
 lost a process that died before it came; without a word of such an end it is given as weaker."""
@@ -17,15 +14,18 @@ references = ["https://docs.pytorch.org/docs/stable/elastic/run.html", "https://
 [variant.refused]
 needs = ["log_event"]
 strength = "strong"
+proves = "The setting that is cited was refused: by NCCL, the launcher or the rendezvous."
 
 [variant.interfaces]
 needs = ["log_event"]
 strength = "strong"
+proves = "NCCL uses interfaces by which the hosts cannot reach each other."
 says = "The interfaces are those that NCCL printed; that nothing routes between them is read from their kind or equal addresses."
 
 [variant.rendezvous]
 needs = ["log_event"]
 strength = "indication"
+proves = "The processes did not all meet at the rendezvous in time."
 says = "The processes did not meet in time; whether one could not or one had died is not shown."
 */
 -- variant: refused

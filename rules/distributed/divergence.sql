@@ -2,12 +2,6 @@
 title = "Replicas of the model are no longer equal"
 severity = "high"
 scope = "job"
-proves = """
-A tensor that data-parallel ranks keep as replicas has other contents on some of them, from the named sampled step on and
-in all later samples. That ranks are replicas is known because the parameter was equal on all of them before, or its reduced
-gradient is equal, or more than half of three or more ranks agree. A plain attribute is told where every rank writes to
-it in place over the steps while all parameters agree. Of metrics: a norm or an evaluation that all ranks computed to the same
-digits differs from the named step on."""
 cannot_prove = """
 Which rank is right where two differ. Contents are compared by a checksum over a sample of them, at sampled steps: the
 first difference may lie between two samples. Buffers differ by design between two forwards of DistributedDataParallel
@@ -44,15 +38,22 @@ why = "kernels chosen by device or load round differently"
 [variant.tensors]
 needs = ["tensor"]
 strength = "strong"
+proves = """
+A parameter that data-parallel ranks keep as replicas has other contents on some of them, by its checksum, from the named
+sampled step on and in all later samples. That ranks are replicas is known because it was equal on all of them before, or
+its reduced gradient is equal, or more than half of three or more ranks agree."""
 
 [variant.metrics]
 needs = ["sample"]
 strength = "strong"
+proves = """
+A norm or an evaluation that all ranks computed to the same digits differs between them from the named step on."""
 says = "Which tensor differs was not recorded."
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = "The job's own check found replicas whose contents differ."
 says = "The job's own check found it; when the replicas parted, it does not say."
 */
 -- variant: tensors
@@ -184,12 +185,45 @@ SELECT
         WHEN 'attribute' THEN 'Register it with register_buffer, so that it is saved, moved and handed out by rank 0; or reduce it over the ranks where it is updated.'
         ELSE 'Compare the ranks'' code paths between the last equal sample and this one.'
     END AS remedy,
-    [{'artifact_id': p.artifact_id, 'row': p.row, 'note': 'rank ' || p.rank} FOR p IN t.places[2:9]] AS evidence,
+    CASE WHEN t.reason = 'attribute'
+        THEN 'Every rank writes other values to this tensor, in place, over the steps, while all parameters that were compared are equal.'
+    END AS proves,
+    'rank ' || t.places[1].rank AS note,
+    -- Both sides first: the places begin with ranks that stand apart and end with those that agree.
+    [
+        {'artifact_id': p.artifact_id, 'row': p.row, 'note': 'rank ' || p.rank}
+        FOR p IN list_concat(t.places[-1:-1], t.places[2:8])
+    ] AS evidence,
     t.attempt AS fault,
     t.name AS key
 FROM told AS t
 ORDER BY t.attempt, t.step, t.name;
-
+-- against: tensors
+WITH
+equal AS (
+    SELECT
+        attempt,
+        count(DISTINCT name) AS n_names,
+        count(DISTINCT step) AS n_steps,
+        max(n_ranks) AS n_ranks,
+        max(step) AS step
+    FROM replica_reading
+    WHERE role = 'parameter'
+    GROUP BY attempt
+    HAVING bool_and(n_contents = 1)
+)
+SELECT
+    r.places[1].artifact_id AS artifact_id,
+    r.places[1].row AS row,
+    'tensor' AS "table",
+    'All ' || e.n_names || ' parameters that were compared have the same contents on ' || e.n_ranks || ' ranks, in ' || e.n_steps
+        || CASE e.n_steps WHEN 1 THEN ' sampled step, step ' ELSE ' sampled steps up to step ' END || e.step AS says,
+    'rank ' || r.places[1].rank AS note,
+    [{'artifact_id': r.places[2].artifact_id, 'row': r.places[2].row, 'note': 'rank ' || r.places[2].rank}] AS evidence
+FROM equal AS e
+JOIN replica_reading AS r ON r.attempt = e.attempt AND r.role = 'parameter' AND r.step = e.step
+QUALIFY row_number() OVER (PARTITION BY e.attempt ORDER BY r.name) = 1
+ORDER BY e.attempt, r.name;
 -- variant: metrics
 WITH
 value AS (
@@ -253,6 +287,7 @@ SELECT
     ', equal up to step ' || c.last_equal AS since,
     c.places[1].value || ' on rank ' || c.places[1].rank || ' and ' || c.places[2].value || ' on rank ' || c.places[2].rank AS why,
     'Record checksums of the parameters on every rank (forensics_recorder), and look for state that is neither parameter nor buffer.' AS remedy,
+    'rank ' || c.places[1].rank AS note,
     [{'artifact_id': p.artifact_id, 'row': p.row, 'line': p.line, 'note': 'rank ' || p.rank} FOR p IN c.places[2:9]] AS evidence,
     c.attempt AS fault,
     c.name AS key

@@ -78,6 +78,26 @@ lead AS (
     WHERE NOT f.only_echoes
     GROUP BY f.attempt, f.failed_rank, f.own_ns
 ),
+-- The first word of another rank, after the last that a rank has its lead on.
+next_one AS (
+    SELECT
+        l.attempt,
+        l.failed_rank,
+        min_by(
+            {
+                'artifact_id': o.artifact_id,
+                'row': o.row,
+                'line': o.line,
+                'rank': o.failed_rank,
+                'after': CASE WHEN o.ts_ns % 1000000000 <> 0 AND l.own_ns % 1000000000 <> 0
+                    THEN round((o.ts_ns - l.own_ns) / 1e6, 1) || ' ms later, ' ELSE '' END
+            },
+            (o.ts_ns % 1000000000 = 0, o.ts_ns, o.failed_rank, o.artifact_id, o.row)
+        ) AS at
+    FROM lead AS l
+    JOIN failure AS o ON o.attempt IS NOT DISTINCT FROM l.attempt AND o.failed_rank <> l.failed_rank AND o.ts_ns >= l.own_ns
+    GROUP BY l.attempt, l.failed_rank
+),
 -- What launchers call the first failure, each of its own node; and what the ranks' own words say of it.
 launcher AS (
     SELECT
@@ -113,10 +133,22 @@ SELECT
     l.n_others AS n_other_failed_ranks,
     -- Against itself torchrun's table is no check.
     CASE WHEN is_own THEN coalesce(w.said, '') ELSE '' END AS launcher,
-    CASE WHEN is_own THEN w.evidence END AS evidence,
+    'the error of rank ' || l.failed_rank AS note,
+    list_concat(
+        CASE WHEN x.at IS NOT NULL
+            THEN [{
+                'artifact_id': x.at.artifact_id,
+                'row': x.at.row,
+                'line': x.at.line,
+                'note': 'the next to tell of an error, ' || x.at.after || 'rank ' || x.at.rank
+            }]
+        END,
+        CASE WHEN is_own THEN w.evidence END
+    ) AS evidence,
     coalesce(e.exception, e.signature) AS key
 FROM lead AS l
 JOIN failure AS e ON e.attempt IS NOT DISTINCT FROM l.attempt AND e.failed_rank = l.failed_rank AND NOT e.is_echo
+LEFT JOIN next_one AS x ON x.attempt IS NOT DISTINCT FROM l.attempt AND x.failed_rank = l.failed_rank
 LEFT JOIN launcher AS w ON w.attempt IS NOT DISTINCT FROM l.attempt AND w.failed_rank = l.failed_rank
 LEFT JOIN frame AS k ON k.id = e.stack_id
 LEFT JOIN frame AS u ON u.id = coalesce(k.user_stack_id, k.id)

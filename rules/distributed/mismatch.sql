@@ -2,10 +2,6 @@
 title = "Ranks called different collectives where they should have called the same"
 severity = "critical"
 scope = "job"
-proves = """
-The transport or a check refused to match what ranks sent; or, under one number of one group, ranks called different
-operations, or the same one with another size or type, by their flight recorders or their watchdogs; or one called what
-none of its peers did, who wait for nobody."""
 cannot_prove = """
 Which of the ranks is wrong: the one that differs from most is named, and of two neither is. Why their ways through the
 program parted (another number of batches, a branch that only some ranks take) is not in these records."""
@@ -17,14 +13,21 @@ references = ["https://docs.pytorch.org/docs/stable/distributed.html#debugging-t
 [variant.dump]
 needs = ["collective", "process_group"]
 strength = "strong"
+proves = """
+Under one number of one group, ranks called different operations, or the same one with another size or type, by their
+flight recorders; or one called what none of its peers did, who wait for nobody."""
 
 [variant.refused]
 needs = ["log_event"]
 strength = "strong"
+proves = "The transport or a check refused to match what ranks sent."
 
 [variant.timeouts]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+Under one number of one group, ranks waited in different operations, or in the same one with another size, by their
+watchdogs."""
 */
 -- variant: dump
 WITH call AS (

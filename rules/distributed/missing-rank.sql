@@ -2,12 +2,6 @@
 title = "A rank did not take part in a collective that its peers wait for"
 severity = "critical"
 scope = "job"
-proves = """
-When the flight recorders were dumped, the peers had called the collective and not finished it, and this rank either had
-not called it, by its own dump, and waited for nobody, or had called it and not finished it although peers had, which
-they can only with its data: its device or its watchdog had stopped. Of all groups' waits this is where they end: no
-member of them waits for another beyond it. Or the rank had ended well, by its recorder or by the closing words of its log, before peers
-gave up waiting in a collective."""
 cannot_prove = """
 Why the rank stood still: its stack, log and device tell. A dump taken on demand from a job that runs shows calls in
 flight in the same way, for as long as they take."""
@@ -32,15 +26,26 @@ why = "where few dumps were collected, that one is missing says nothing"
 [variant.dump]
 needs = ["collective", "process_group"]
 strength = "strong"
+proves = """
+When the flight recorders were dumped, the peers had called the collective and not finished it, and this rank either
+had not called it, by its own dump, and waited for nobody, or had called it and not finished it although peers had,
+which they can only with its data: its device or its watchdog had stopped. Of all groups' waits this is where they
+end: no member of them waits for another beyond it."""
 
 [variant.left]
 needs = ["log_event", "outcome"]
 strength = "strong"
+proves = """
+The rank had ended well, by its recorder or by the closing words of its log, before peers gave up waiting in a
+collective."""
 says = "The rank ended on its own; that its peers waited for it, and not for each other, follows from its being gone. Closing words of a log do not show that the process had left."
 
 [variant.no-dump]
 needs = ["collective", "process_group"]
 strength = "indication"
+proves = """
+When the flight recorders were dumped, the peers had called the collective and not finished it; of all groups' waits
+this is where they end, and this rank left no dump."""
 says = "The rank left no dump: it may have died first, or its dump was not collected."
 */
 -- variant: dump

@@ -2,10 +2,6 @@
 title = "The connection between ranks broke"
 severity = "critical"
 scope = "job"
-proves = """
-The transport itself reported a fault: an InfiniBand completion error after all retries, a port or link that went down, or
-no route to a peer. In the weaker variants: connections of several hosts broke although no process shows an end of its
-own; or merely that a connection broke."""
 cannot_prove = """
 Which of cable, switch, adapter or configuration it was. A reset or closed connection alone is what the death of a peer
 looks like, so it is given as a symptom."""
@@ -18,20 +14,27 @@ references = ["https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/trouble
 [variant.transport]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+The transport itself reported a fault: an InfiniBand completion error after all retries, a port or link that went
+down, or no route to a peer."""
 
 [variant.link-down]
 needs = ["log_event.kernel", "log_event"]
 strength = "indication"
+proves = """
+The kernel of a host reported that a link of its network went down, and connections of the job broke."""
 says = "The kernel reports a link that went down; that the job used it is shown only by its broken connections."
 
 [variant.all-sides]
 needs = ["log_event"]
 strength = "indication"
+proves = "Connections of several hosts broke although no process shows an end of its own."
 says = "Hosts report each other's connections as broken and no process shows an end of its own. Logs of other ranks, if there are any, could tell of a process that died first."
 
 [variant.echo]
 needs = ["log_event"]
 strength = "indication"
+proves = "A connection to a peer broke."
 says = "A closed connection is mostly the echo of a peer that ended."
 
 [thresholds.min_processes]

@@ -2,9 +2,6 @@
 title = "Steps wait for input"
 severity = "medium"
 role = "performance"
-proves = """
-The thread that runs the steps was inside the data loader's __next__ for at least a tenth of the time that the trace covers,
-from one call to the next; or the job's own step metrics say so."""
 cannot_prove = """
 Whether reading, decoding, collating or too few workers is the limit; a loader without workers does all of it in __next__."""
 message = "{who}: {input_ratio:percent} of {span_ns:duration} in {n_steps:# step went|# steps went} into waiting for input ({op}){device_told}"
@@ -27,10 +24,14 @@ why = "the first batch always waits, for workers to start and their queues to fi
 [variant.trace]
 needs = ["slice"]
 strength = "strong"
+proves = """
+The thread that runs the steps was inside the data loader's __next__ for at least a tenth of the time that the trace
+covers, from one call to the next."""
 
 [variant.metric]
 needs = ["sample"]
 strength = "strong"
+proves = "By the job's own step metrics at least a tenth of the time went into waiting for input."
 says = "The job itself measured how long it waited for input."
 */
 -- variant: trace

@@ -2,9 +2,6 @@
 title = "Settings contradict each other or the machine"
 severity = "medium"
 scope = "job"
-proves = """
-A library refused a combination of settings; or two settings are recorded of which one makes the other void, or that the
-machine does not have what a setting asks for."""
 cannot_prove = """
 That a contradiction among recorded settings had anything to do with a failure: it is context unless the library itself
 refused it. Settings that the code sets later are not seen."""
@@ -20,14 +17,17 @@ references = [
 [variant.refused]
 needs = ["log_event"]
 strength = "strong"
+proves = "A library refused a combination of settings."
 
 [variant.no-device]
 needs = ["log_event", "fact"]
 strength = "strong"
+proves = "The job asked for a GPU while a setting hid all of them from it."
 
 [variant.recorded]
 needs = ["fact"]
 strength = "indication"
+proves = "A setting is recorded that another one, or the machine, makes void or harmful."
 says = "The settings are recorded; that the job used both, and suffered, is not shown."
 */
 -- variant: refused

@@ -2,11 +2,6 @@
 title = "Installed binaries do not fit together"
 severity = "critical"
 scope = "job"
-proves = """
-The loader, the driver or a package's own check refused a binary: a symbol or a library version that another part was
-built against is not there, the driver is older than the CUDA runtime needs, its fabric manager is of another version, or a
-binary holds no code for this GPU. Or CUDA says that the driver is not set up yet (error 802), as on machines with NVSwitches
-where no fabric manager of the driver's version runs."""
 cannot_prove = """
 Which of the two parts is the wrong one. A missing symbol names what was looked for, not the package that should have
 brought it, unless the list of packages is part of the evidence."""
@@ -21,20 +16,28 @@ references = [
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+The loader, the driver or a package's own check refused a part of the environment with the error that is cited."""
 
 [variant.device-report]
 needs = ["fact"]
 strength = "strong"
+proves = "nvidia-smi found the driver not running, or of another version than its libraries."
 says = "What nvidia-smi said of the driver; that the job met the same is not shown."
 
 [variant.survived]
 needs = ["log_event"]
 strength = "indication"
+proves = """
+The loader, the driver or a package's own check reported the error that is cited, and the process went on after it."""
 says = "The process went on after this error and failed with another one later: it may have done without the part."
 
 [variant.fabric]
 needs = ["log_event"]
 strength = "indication"
+proves = """
+CUDA says that the driver is not set up yet (error 802), as on machines with NVSwitches where no fabric manager of the
+driver's version runs."""
 says = "What kept the fabric manager from its work is not in the evidence: its own log (journalctl -u nvidia-fabricmanager) tells."
 */
 -- variant: log

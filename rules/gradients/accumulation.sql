@@ -1,10 +1,6 @@
 /*
 title = "Gradients are not accumulated as the run says"
 severity = "high"
-proves = """
-The run says that gradients are accumulated over several micro-batches, and the version counters of the parameters show a
-write in every one of them: the optimizer steps before the sum is complete. Or the recorded backward enters the loss with
-a derivative of one, or of the loss scale, where a mean over the micro-batches needs that divided by their number."""
 cannot_prove = """
 Without recorded operators, a wrong divisor of the loss: the size of the sum alone does not tell it from a larger
 gradient. With them, that nothing divides the gradients after the backward, or that the rate was chosen for the sum."""
@@ -25,10 +21,16 @@ why = "float32 and powers of two hold both exactly; with two micro-batches the r
 [variant.tensors]
 needs = ["tensor", "sample"]
 strength = "strong"
+proves = """
+The run says that gradients are accumulated over several micro-batches, and the version counters of the parameters
+show a write in every one of them: the optimizer steps before the sum is complete."""
 
 [variant.operators]
 needs = ["tensor", "node"]
 strength = "strong"
+proves = """
+The recorded backward enters the loss with a derivative of one, or of the loss scale, where a mean over the
+micro-batches needs that divided by their number."""
 says = "The derivative is that of the recorded step. Whether the gradients are divided later is not on record."
 */
 -- variant: tensors

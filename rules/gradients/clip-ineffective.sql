@@ -1,10 +1,6 @@
 /*
 title = "Clipping does not act, or acts on every step"
 severity = "info"
-proves = """
-Gradients that the recorder saw as the optimizer was about to use them have norms above the configured threshold, which
-clipping would have shortened. Or the logged norms against the configured threshold: all of them lie far below it, so clipping never acts, or nearly all far
-above it, so every step has the length of the threshold whatever its gradient."""
 cannot_prove = """
 Whether that is meant, whether the logged norm is that before clipping, and whether clipping was to go by another norm
 than the Euclidean one."""
@@ -53,14 +49,22 @@ why = "the first and the last step of a trace can be cut"
 [variant.tensors]
 needs = ["tensor", "fact"]
 strength = "strong"
+proves = """
+Gradients that the recorder saw as the optimizer was about to use them have norms above the configured threshold,
+which clipping would have shortened."""
 
 [variant.metrics]
 needs = ["sample", "fact"]
 strength = "indication"
+proves = """
+The logged norms lie all far below the configured threshold, so that clipping never acts, or nearly all far above it,
+so that every step has the length of the threshold whatever its gradient."""
 
 [variant.absent]
 needs = ["sample", "fact|slice|tensor"]
 strength = "indication"
+proves = """
+Nothing on record clips gradients, and gradient norms reached many times their own 90th percentile."""
 says = "That clipping would have kept the run on its course does not follow from large norms."
 */
 -- variant: tensors
@@ -92,6 +96,7 @@ over AS (
         t.artifact_id AS settings_id,
         t.line AS settings_line,
         min_by(n.row, n.step) AS row,
+        min_by(n.norm, n.step) AS first_norm,
         min(n.step) AS step,
         min(n.ts_ns) AS ts_ns,
         count(*) AS n_over,
@@ -119,7 +124,8 @@ loss AS (
 returned AS (
     SELECT
         proc_id,
-        max(value) AS largest
+        max(value) AS largest,
+        arg_max({'artifact_id': artifact_id, 'row': row, 'line': line}, (value, -place)) AS at
     FROM training_curve
     WHERE name = 'grad_norm' AND preference = 1
     GROUP BY proc_id
@@ -144,13 +150,19 @@ SELECT
         ELSE 'Call clip_grad_norm_ on all parameters of the optimizer, after backward (and after scaler.unscale_) and before optimizer.step().'
     END AS remedy,
     CASE WHEN l.is_lost OR l.largest > $harm * l.usual THEN 'high' ELSE 'medium' END AS severity,
-    [{
-        'artifact_id': o.artifact_id, 'row': o.largest_row, 'line': NULL::INTEGER,
-        'note': 'the first gradient of step ' || o.largest_step || ', whose gradients have the largest norm together'
-    }] || CASE WHEN o.settings_line IS NOT NULL
-        THEN [{'artifact_id': o.settings_id, 'row': NULL::BIGINT, 'line': o.settings_line::INTEGER, 'note': 'the threshold'}]
-        ELSE []
-    END AS evidence,
+    'the first gradient of step ' || o.step || ', whose gradients have a norm of ' || printf('%.3g', o.first_norm) || ' together' AS note,
+    list_filter([
+        {
+            'artifact_id': o.artifact_id, 'row': o.largest_row, 'line': NULL,
+            'note': 'the first gradient of step ' || o.largest_step || ', whose gradients have the largest norm together, ' || printf('%.3g', o.largest)
+        },
+        CASE WHEN o.settings_line IS NOT NULL
+            THEN {'artifact_id': o.settings_id, 'row': NULL, 'line': o.settings_line, 'note': 'the threshold'}
+        END,
+        CASE WHEN r.largest = 0
+            THEN {'artifact_id': r.at.artifact_id, 'row': r.at.row, 'line': r.at.line, 'note': 'the norm that was logged'}
+        END
+    ], LAMBDA e: e IS NOT NULL) AS evidence,
     'absent' AS key
 FROM over AS o
 LEFT JOIN loss AS l ON l.proc_id IS NOT DISTINCT FROM o.proc_id

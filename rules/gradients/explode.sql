@@ -101,3 +101,16 @@ FROM left_band AS f
 LEFT JOIN training_curve AS r ON r.artifact_id = f.artifact_id AND r.name = 'learning_rate' AND r.step = f.step
 QUALIFY row_number() OVER (PARTITION BY f.artifact_id, f.row ORDER BY r.row) = 1
 ORDER BY f.ts_ns, f.artifact_id, f.row;
+-- against: metrics
+SELECT
+    artifact_id,
+    max_by(row, (value, -place)) AS row,
+    max_by(line, (value, -place)) AS line,
+    proc_id,
+    'The largest gradient norm is ' || printf('%.3g', max(value)) || coalesce(', in step ' || max_by(step, (value, -place)), '') || '; the median of '
+        || count(*) || ' is ' || printf('%.3g', median(value)) AS says
+FROM training_curve
+WHERE name = 'grad_norm' AND preference = 1
+GROUP BY artifact_id, proc_id
+HAVING count(*) > $min_past AND bool_and(isfinite(value)) AND max(value) < $factor * median(value)
+ORDER BY artifact_id, proc_id;

@@ -1,11 +1,6 @@
 /*
 title = "Trainable parameters get no gradient"
 severity = "high"
-proves = """
-In every sampled step the named parameters require a gradient and have none after the backward, while others have one; or
-an adapter's parameters are on record as placed and are not among those that train; or torch refused a loss without a
-graph, or a step of an optimizer none of whose parameters had a gradient; or the gradient norm is exactly zero in step
-after step while the loss is not."""
 cannot_prove = """
 Whether that is meant: a head that the task does not use has no gradient either. Where the path is cut shows only in the
 graph of the forward. A step without gradients does not tell a cut path from an optimizer that holds other parameters
@@ -40,15 +35,22 @@ why = "a loss that falls shows that gradients arrive, and the logged norm is not
 [variant.tensors]
 needs = ["tensor"]
 strength = "proof"
+proves = """
+In every sampled step the named parameters have no gradient after the backward, or do not require one, while others
+have one."""
 
 [variant.metrics]
 needs = ["sample"]
 strength = "strong"
+proves = "The gradient norm is exactly zero in step after step while the loss is not."
 says = "A norm of zero says that no gradient reached any trainable parameter; which call cut them off is not in the metrics."
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+torch refused a loss without a graph or a step of an optimizer none of whose parameters had a gradient, or warned of a
+checkpointed block without an input that requires one, as is cited."""
 says = "What torch refused, or warned of, is told. A checkpointed block got no input that requires a gradient: with reentrant checkpointing nothing inside of it can learn. Which parameters that are, it does not say."
 */
 -- variant: tensors
@@ -123,6 +125,17 @@ SELECT
 FROM (SELECT * FROM cut UNION ALL SELECT * FROM frozen)
 QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY n_cut DESC, artifact_id) = 1
 ORDER BY ts_ns, artifact_id, row;
+-- against: tensors
+SELECT
+    artifact_id,
+    max_by(row, (step, name)) AS row,
+    'tensor' AS "table",
+    proc_id,
+    'All ' || count(DISTINCT name) || ' parameters that require a gradient have one in all ' || count(DISTINCT step) || ' sampled steps' AS says
+FROM gradient_reading
+GROUP BY artifact_id, proc_id
+HAVING bool_and(NOT coalesce(is_missing, FALSE) AND gradient_norm IS NOT NULL) AND count(DISTINCT step) >= $min_samples
+ORDER BY artifact_id, proc_id;
 -- variant: metrics
 WITH
 norm AS (
@@ -186,6 +199,10 @@ WHERE (
         AND median(l.value) FILTER (WHERE l.is_late) >= (1 - $max_fall) * median(l.value) FILTER (WHERE NOT l.is_late)
     FROM loss AS l
     WHERE l.artifact_id = z.artifact_id AND l.proc_id IS NOT DISTINCT FROM z.proc_id
+)
+-- Gradients that were recorded show that the norm is not that of what trains.
+AND NOT EXISTS (
+    SELECT 1 FROM gradient_reading AS g WHERE g.proc_id IS NOT DISTINCT FROM z.proc_id AND g.gradient_norm > 0 AND g.step >= z.step
 )
 QUALIFY row_number() OVER (PARTITION BY z.proc_id ORDER BY z.artifact_id, z.row) = 1
 ORDER BY z.ts_ns, z.artifact_id, z.row;

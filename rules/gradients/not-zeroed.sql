@@ -1,11 +1,6 @@
 /*
 title = "Gradients add up over steps"
 severity = "critical"
-proves = """
-The gradient norm grows with the number of steps as a running sum does, from the start, while the loss does not improve;
-with tensor statistics also that each gradient stays at its address and is written to without ever being made anew. Or in
-the traced steps of the optimizer every gradient is added to the one before (AccumulateGrad calls add_, which it does
-only where there is one) and nothing sets any to zero."""
 cannot_prove = """
 That zero_grad is missing in the code: a zero_grad on another optimizer, or one inside of a branch, looks the same."""
 message = "{who}: {what}"
@@ -43,15 +38,24 @@ why = "the first step of a run has no gradient before; the last one of a trace c
 [variant.tensors]
 needs = ["tensor", "sample"]
 strength = "proof"
+proves = """
+The gradient norm grows with the number of steps as a running sum does, from the start, while the loss does not
+improve; each gradient stays at its address and is written to without ever being made anew."""
 
 [variant.calls]
 needs = ["slice"]
 strength = "strong"
+proves = """
+In the traced steps of the optimizer every gradient is added to the one before (AccumulateGrad calls add_, which it
+does only where there is one) and nothing sets any to zero."""
 says = "Gradients that a kernel without a name of its own sets to zero would look the same."
 
 [variant.metrics]
 needs = ["sample"]
 strength = "strong"
+proves = """
+The gradient norm grows with the number of steps as a running sum does, from the start, while the loss does not
+improve."""
 says = "Only the norms are known: a loss that grows steadily could raise them as well."
 */
 -- variant: tensors

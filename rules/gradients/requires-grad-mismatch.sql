@@ -2,9 +2,6 @@
 title = "Ranks differ in what is trainable"
 severity = "critical"
 scope = "job"
-proves = """
-The sets of parameters that require a gradient differ between ranks: by name (recorders), or by number, as
-DistributedDataParallel found when it compared the ranks."""
 cannot_prove = """
 Which rank is right: where two differ, the message of DDP gives numbers only."""
 message = "{what}"
@@ -14,10 +11,13 @@ causes = [{ state = "rank-failed", of = "rank" }, { state = "collective-mismatch
 [variant.tensors]
 needs = ["tensor"]
 strength = "proof"
+proves = "The sets of parameters that require a gradient differ between ranks, by name."
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+DistributedDataParallel compared the ranks and found that their parameters differ in number or shape."""
 says = "DDP compares numbers of parameters and shapes; which parameters differ, it does not say."
 */
 -- variant: tensors
@@ -67,6 +67,32 @@ FROM apart AS a
 JOIN gradient_reading AS g ON g.name = a.first_name AND list_contains(a.ranks, g.rank)
 GROUP BY a.attempt, a.first_name, a.n_names, a.ranks
 ORDER BY ts_ns, artifact_id, row, what;
+-- against: tensors
+WITH
+trained AS (
+    SELECT
+        p.attempt,
+        g.rank,
+        list(DISTINCT g.name ORDER BY g.name) AS names,
+        min(g.artifact_id) AS artifact_id,
+        min(g.row) AS row
+    FROM gradient_reading AS g
+    JOIN proc AS p ON p.id = g.proc_id
+    WHERE g.rank IS NOT NULL
+    GROUP BY p.attempt, g.rank
+)
+SELECT
+    min_by(artifact_id, rank) AS artifact_id,
+    min_by(row, rank) AS row,
+    'tensor' AS "table",
+    NULL::INTEGER AS proc_id,
+    'The same ' || len(min_by(names, rank)) || ' parameters require a gradient on all ' || count(*) || ' recorded ranks' AS says,
+    'rank ' || min(rank) AS note,
+    [{'artifact_id': max_by(artifact_id, rank), 'row': max_by(row, rank), 'note': 'rank ' || max(rank)}] AS evidence
+FROM trained
+GROUP BY attempt
+HAVING count(*) > 1 AND count(DISTINCT names) = 1
+ORDER BY attempt;
 -- variant: log
 SELECT
     e.artifact_id,

@@ -1,11 +1,6 @@
 /*
 title = "Optimizer steps used gradients that were not computed in them"
 severity = "critical"
-proves = """
-In steps of the trace the optimizer steps and no gradient is accumulated, while other steps of it show that they would be
-seen (trace). Or over several sampled steps the gradients are bit-identical while the parameters or the loss are not: a
-backward over another batch, or at other parameters, gives other gradients (tensor statistics). Address and version
-counter then tell whether anything wrote to them at all."""
 cannot_prove = """
 Why they were not renewed: a skipped backward, a detached copy, and a replayed graph that writes elsewhere look the same."""
 message = "{who}: {what}"
@@ -31,15 +26,24 @@ why = "the first and the last step of a trace can be cut"
 [variant.calls]
 needs = ["slice"]
 strength = "proof"
+proves = """
+In steps of the trace the optimizer steps and no gradient is accumulated, while other steps of it show that they would
+be seen."""
 
 [variant.tensors]
 needs = ["tensor"]
 strength = "proof"
+proves = """
+Over several sampled steps the gradients are the same while the parameters or the loss are not: a backward over
+another batch, or at other parameters, gives other gradients. Address and version counter tell whether anything wrote
+to them at all."""
 says = "Where no checksums were recorded, norm and largest value stand for the content; where neither parameters nor losses were, that a backward would have given other gradients is assumed. Both are then said as strong, not as proof."
 
 [variant.metrics]
 needs = ["sample"]
 strength = "strong"
+proves = """
+Over several logged steps the gradient norm is the same in all its digits while the loss goes on changing."""
 says = "Norms stand for the gradients; equal norms of full precision over several steps are taken as equal gradients."
 */
 -- variant: calls
@@ -187,6 +191,31 @@ JOIN moved AS m ON m.artifact_id = s.artifact_id AND m.proc_id IS NOT DISTINCT F
 WHERE coalesce(m.parameters_moved, m.loss_moved, TRUE) OR coalesce(m.loss_moved, FALSE)
 QUALIFY row_number() OVER (PARTITION BY s.proc_id ORDER BY s.first_step, s.artifact_id) = 1
 ORDER BY s.ts_ns, s.artifact_id, s.row;
+-- against: tensors
+WITH
+course AS (
+    SELECT
+        t.artifact_id,
+        t.proc_id,
+        n.text AS name,
+        count(*) AS n_samples,
+        count(DISTINCT t.checksum) AS n_contents,
+        max_by(t.row, t.step) AS row
+    FROM tensor AS t
+    JOIN string AS n ON n.id = t.name_id
+    WHERE t.role = 'gradient' AND t.node_id IS NULL AND t.checksum IS NOT NULL AND t.norm > 0
+    GROUP BY t.artifact_id, t.proc_id, n.text
+)
+SELECT
+    artifact_id,
+    min_by(row, name) AS row,
+    'tensor' AS "table",
+    proc_id,
+    'Each of ' || count(*) || ' recorded gradients has other contents in each of its ' || max(n_samples) || ' sampled steps' AS says
+FROM course
+GROUP BY artifact_id, proc_id
+HAVING bool_and(n_contents = n_samples) AND min(n_samples) > 1
+ORDER BY artifact_id, proc_id;
 -- variant: metrics
 WITH
 reading AS (

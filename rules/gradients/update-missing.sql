@@ -1,9 +1,6 @@
 /*
 title = "Parameters do not change although they have gradients"
 severity = "critical"
-proves = """
-Over several sampled steps the contents of parameters are the same while their gradients are finite and not zero. The
-version counter says whether anything wrote to them: an optimizer that does not hold them never does."""
 cannot_prove = """
 Where the parameters or the rate went missing in the code. Contents are compared by a checksum over a sample of them."""
 message = "{who}: {n_still} of {n_parameters:# parameter stays|# parameters stay} the same{at_step} and in all later samples although they have gradients: {why}"
@@ -40,10 +37,15 @@ why = "half a unit in the last place of float32, relative to the weight"
 [variant.tensors]
 needs = ["tensor"]
 strength = "proof"
+proves = """
+Over several sampled steps the contents of parameters are the same while their gradients are finite and not zero. The
+version counter says whether anything wrote to them: an optimizer that does not hold them never does."""
 
 [variant.metrics]
 needs = ["sample"]
 strength = "indication"
+proves = """
+The logged learning rate is 0, from the named step to the end: an optimizer whose rate is 0 changes no parameter."""
 says = "Only the logged rate is known; that parameters stay the same follows from it unless a group has a rate of its own."
 */
 -- variant: tensors
@@ -165,6 +167,30 @@ SELECT
 FROM judged
 QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY n_still DESC, artifact_id) = 1
 ORDER BY ts_ns, artifact_id, row;
+-- against: tensors
+WITH
+course AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        name,
+        count(*) AS n_samples,
+        count(DISTINCT checksum) AS n_contents,
+        max_by(row, step) AS row
+    FROM gradient_reading
+    WHERE checksum IS NOT NULL
+    GROUP BY artifact_id, proc_id, name
+)
+SELECT
+    artifact_id,
+    min_by(row, name) AS row,
+    'tensor' AS "table",
+    proc_id,
+    'The contents of all ' || count(*) || ' parameters changed over ' || max(n_samples) || ' sampled steps' AS says
+FROM course
+GROUP BY artifact_id, proc_id
+HAVING bool_and(n_contents > 1)
+ORDER BY artifact_id, proc_id;
 -- variant: metrics
 WITH
 moving AS (

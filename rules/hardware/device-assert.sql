@@ -1,9 +1,6 @@
 /*
 title = "An index was outside the tensor that it indexes"
 severity = "critical"
-proves = """
-An operator found an index, label or token id outside the range that its operand allows. On a GPU every later CUDA call
-of the process returns the same error; on the CPU the call itself raises."""
 cannot_prove = """
 Which Python line launched that kernel on a GPU: the error surfaces at a later call unless CUDA_LAUNCH_BLOCKING=1 was set."""
 message = "{who}: {what}{at_step}{detail}"
@@ -15,15 +12,23 @@ references = ["https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous
 [variant.assertion]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+A kernel found an index, label or token id outside the range that its operand allows. Every later CUDA call of the
+process returns the same error."""
 
 [variant.host]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+An operator on the CPU found an index, label or token id outside the range that its operand allows, and raised."""
 says = "The operator ran on the CPU, which checks each index and names the call; no device was involved."
 
 [variant.error]
 needs = ["log_event"]
 strength = "indication"
+proves = """
+The CUDA runtime reports that an assertion in a kernel failed, as indices out of range make them. Every later CUDA
+call of the process returns the same error."""
 says = "The assertion's own line, which names the condition, is not in the log."
 */
 -- variant: assertion

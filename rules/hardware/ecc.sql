@@ -2,9 +2,6 @@
 title = "GPU memory had errors that could not be corrected"
 severity = "critical"
 scope = "job"
-proves = """
-The CUDA runtime, an Xid code or the GPU's own counters report errors of its memory that error correction could detect
-but not mend: what was read there was lost."""
 cannot_prove = """
 Counters since the last reset of the GPU (volatile) do not say at what moment of the job it happened; totals over the
 life of the GPU (aggregate) are not used."""
@@ -16,14 +13,21 @@ references = ["https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+The CUDA runtime reports errors of the GPU's memory that error correction could detect but not mend: what was read
+there was lost."""
 
 [variant.kernel]
 needs = ["log_event.kernel"]
 strength = "strong"
+proves = """
+An Xid code of the driver reports errors of the GPU's memory that error correction could detect but not mend: what was
+read there was lost."""
 
 [variant.counters]
 needs = ["sample.device"]
 strength = "indication"
+proves = "The GPU's own counters hold errors of its memory that error correction could detect but not mend."
 says = "The counters were read at an unknown time; the errors may be older than the job."
 */
 -- variant: log

@@ -2,8 +2,6 @@
 title = "A GPU no longer answers"
 severity = "critical"
 scope = "job"
-proves = """
-The driver, the kernel or nvidia-smi says that the GPU is not reachable on its bus any more."""
 cannot_prove = """
 Why it left: power, heat, a loose or worn PCIe link and the card itself look the same here. Without a common clock it is
 not shown that the GPU was lost before the job failed."""
@@ -15,14 +13,17 @@ references = ["https://docs.nvidia.com/deploy/xid-errors/index.html"]
 [variant.kernel]
 needs = ["log_event.kernel"]
 strength = "strong"
+proves = "The kernel log says that the GPU is not reachable on its bus any more."
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = "The driver told the job that the GPU is not reachable any more."
 
 [variant.device-report]
 needs = ["fact"]
 strength = "strong"
+proves = "nvidia-smi says that the GPU is not reachable any more."
 says = "nvidia-smi was asked at an unknown time; it shows the loss, not when it was."
 */
 -- variant: kernel

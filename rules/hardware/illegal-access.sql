@@ -2,9 +2,6 @@
 title = "A kernel accessed memory that is not its own"
 severity = "critical"
 scope = "job"
-proves = """
-A kernel of the process read or wrote an address outside its allocations (or a misaligned one), as the CUDA runtime or the
-driver reports. Every later CUDA call of the process returns an error."""
 cannot_prove = """
 Which kernel it was: the error surfaces at a later call unless CUDA_LAUNCH_BLOCKING=1 was set. An index out of range, a
 tensor that was freed while a stream still used it, and a bug of a custom kernel look the same."""
@@ -20,19 +17,28 @@ references = [
 [variant.result]
 needs = ["slice.return_code"]
 strength = "proof"
+proves = """
+A CUDA call of the process returned the error of a kernel that read or wrote an address outside its allocations, or a
+misaligned one. Every later CUDA call of the process returns an error."""
 
 [variant.error]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+A kernel of the process read or wrote an address outside its allocations (or a misaligned one), as the CUDA runtime
+reports. Every later CUDA call of the process returns an error."""
 
 [variant.kernel-log]
 needs = ["log_event.kernel"]
 strength = "indication"
+proves = "A kernel read or wrote an address outside its allocations, as the driver reports in the kernel log."
 says = "Only the driver's message is there, without an error of the job itself."
 
 [variant.launch-failure]
 needs = ["log_event"]
 strength = "indication"
+proves = """
+The CUDA runtime reports an unspecified launch failure: a kernel of the process did not run to its end."""
 says = "An unspecified launch failure is mostly an access out of bounds, but a failing GPU gives the same words."
 */
 -- variant: result

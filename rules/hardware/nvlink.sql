@@ -2,9 +2,6 @@
 title = "A link between GPUs reported errors that it could not correct"
 severity = "critical"
 scope = "job"
-proves = """
-The driver (Xid 74 and its successors), the NVSwitch driver (a fatal SXid) or the CUDA runtime reports an error of an NVLink
-that was not corrected; what was on its way was lost."""
 cannot_prove = """
 Which end of the link, or the bridge or switch between, is at fault. Without a common clock it is not shown that it was
 during this job."""
@@ -16,10 +13,15 @@ references = ["https://docs.nvidia.com/deploy/xid-errors/index.html"]
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+The CUDA runtime or NCCL reports an error of an NVLink that was not corrected; what was on its way was lost."""
 
 [variant.kernel]
 needs = ["log_event.kernel"]
 strength = "strong"
+proves = """
+The driver (Xid 74 and its successors) or the NVSwitch driver (a fatal SXid) reports an error of an NVLink that was
+not corrected; what was on its way was lost."""
 */
 -- variant: log
 SELECT *

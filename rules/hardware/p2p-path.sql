@@ -2,12 +2,6 @@
 title = "GPUs do not reach each other directly"
 severity = "high"
 scope = "job"
-proves = """
-Faults: the IOMMU refused an access by a PCIe device to an address that it does not know, as when one GPU writes to another
-through it. Disabled: NCCL found direct access between two GPUs switched off. Test: transfers between two GPUs with direct access are
-slower than without, or take milliseconds to begin, which happens where PCIe switches send them up to the root (ACS) or an
-IOMMU translates them. Compared: a run with direct access waited in a collective until its limit on every rank that spoke, and a run
-beside it, in which NCCL was told not to use direct access, ended well."""
 cannot_prove = """
 That the device which the IOMMU names is a GPU of this job. What ACS and the IOMMU are set to is cited where it was recorded; it
 is not shown that they are the reason."""
@@ -31,19 +25,29 @@ why = "direct transfers are never much slower than those through the host"
 [variant.test]
 needs = ["fact"]
 strength = "strong"
+proves = """
+Transfers between two GPUs with direct access are slower than without, or take milliseconds to begin, which happens
+where PCIe switches send them up to the root (ACS) or an IOMMU translates them."""
 
 [variant.faults]
 needs = ["log_event.kernel"]
 strength = "strong"
+proves = """
+The IOMMU refused an access by a PCIe device to an address that it does not know, as when one GPU writes to another
+through it."""
 
 [variant.compared]
 needs = ["log_event", "outcome"]
 strength = "strong"
+proves = """
+A run with direct access waited in a collective until its limit on every rank that spoke, and a run beside it, in
+which NCCL was told not to use direct access, ended well."""
 says = "That the runs differ in nothing else is not shown."
 
 [variant.disabled]
 needs = ["log_event"]
 strength = "strong"
+proves = "NCCL found direct access between two GPUs switched off."
 says = "What the longer way costs was not measured."
 */
 -- variant: test

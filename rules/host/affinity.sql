@@ -3,11 +3,6 @@ title = "Ranks are bound to too few processors, or to the wrong ones"
 severity = "high"
 role = "performance"
 scope = "job"
-proves = """
-Cores: the ranks of a host may together use fewer processors than they have threads for computing, by what each process recorded of
-itself or by taskset, and where waits for a processor were recorded they took a good part of the time. NUMA: the processors
-that a rank may use are none of those next to its GPU, by nvidia-smi's topology or the kernel's list. Workers: a data loader makes
-more workers than the process has processors, by torch's own count, and where it measured its steps they wait for that loader."""
 cannot_prove = """
 What it costs where no waits were recorded; processes outside of the job are not seen. Which GPU a rank uses is taken from its local
 rank where it is not recorded."""
@@ -42,15 +37,23 @@ why = "the first waits for workers to start"
 [variant.cores]
 needs = ["fact"]
 strength = "strong"
+proves = """
+The ranks of a host may together use fewer processors than they have threads for computing, by what each process
+recorded of itself or by taskset; where waits for a processor were recorded, they took a good part of the time."""
 
 [variant.numa]
 needs = ["fact"]
 strength = "strong"
+proves = """
+The processors that a rank may use are none of those next to its GPU, by nvidia-smi's topology or the kernel's list."""
 says = "What the longer way to the GPU costs was not measured."
 
 [variant.workers]
 needs = ["log_event"]
 strength = "indication"
+proves = """
+A data loader makes more workers than the process has processors, by torch's own count; where it measured its steps,
+they wait for that loader."""
 says = "The warning counts processors; whether the workers wait for files or compute, it does not know, nor does the time that steps wait for them."
 */
 -- variant: cores

@@ -2,9 +2,6 @@
 title = "A data loader's worker waits for a lock that nobody will release"
 severity = "critical"
 scope = "job"
-proves = """
-Dumps of the same time show the main process waiting for a batch of its workers, and a worker whose main thread waits for
-a lock (futex) inside the loop that makes batches: no batch will come while it stands there."""
 cannot_prove = """
 Who holds the lock. A worker that was forked has a copy of every lock as it was, but of the threads only the one that
 forked: what another thread held (OpenMP pools of OpenCV or MKL, loggers, a lock of the data set) stays locked in it."""
@@ -19,10 +16,14 @@ references = [
 [variant.wait-cycle]
 needs = ["thread_state"]
 strength = "strong"
+proves = """
+Dumps of the same time show the main process waiting for a batch of its workers, and a worker whose main thread waits
+for a lock (futex) inside the loop that makes batches: no batch will come while it stands there."""
 
 [variant.interrupted]
 needs = ["log_event"]
 strength = "indication"
+proves = "The main process was waiting for its first batch of its workers when somebody ended it."
 says = "Somebody ended the process while it waited for its first batch; dumps of the workers (py-spy dump --pid, strace -f) would show what they wait for. Slow workers look the same."
 */
 -- variant: wait-cycle

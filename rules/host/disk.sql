@@ -2,9 +2,6 @@
 title = "A file system is full, over quota or read-only"
 severity = "critical"
 scope = "job"
-proves = """
-The operating system refused a write because the file system or the user's quota is full, or because it is mounted
-read-only; or Kubernetes evicted the pod for lack of local storage; or, weaker, torch.save could not write its file."""
 cannot_prove = """
 What filled it, and, without a path in the message, which file system it was. Shared memory is a file system too; its
 messages are left to host-shm where they name it."""
@@ -16,14 +13,19 @@ references = ["https://docs.kernel.org/admin-guide/sysrq.html", "https://man7.or
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+The operating system refused a write because the file system or the user's quota is full, or because it is mounted
+read-only."""
 
 [variant.evicted]
 needs = ["log_event.scheduler"]
 strength = "strong"
+proves = "Kubernetes evicted the pod for lack of local storage."
 
 [variant.unwritten]
 needs = ["log_event"]
 strength = "indication"
+proves = "torch.save could not write its file to the end."
 says = "The writer of torch.save stopped half-way and does not say why: mostly the file system is full or a quota is reached, seldom a mount that broke."
 */
 -- variant: log

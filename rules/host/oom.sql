@@ -2,9 +2,6 @@
 title = "The host or the job's memory limit ran out of memory"
 severity = "critical"
 scope = "job"
-proves = """
-The kernel, the scheduler or the container runtime says that it killed a process for lack of host memory, or an
-allocation in host memory was refused."""
 cannot_prove = """
 What filled the memory: the process that is killed is the one with the largest share, not always the one that grew."""
 message = "Host memory ran out: {what}"
@@ -16,18 +13,24 @@ references = ["https://docs.kernel.org/admin-guide/cgroup-v2.html#memory"]
 [variant.kernel]
 needs = ["log_event.kernel"]
 strength = "proof"
+proves = "The kernel says that it killed a process for lack of host memory."
 
 [variant.scheduler]
 needs = ["log_event.scheduler"]
 strength = "strong"
+proves = "The scheduler or the container runtime says that a process was killed for lack of host memory."
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+The process, or what watched it, says that host memory ran out: an allocation was refused, or a process was killed for
+it."""
 
 [variant.usage]
 needs = ["log_event", "sample"]
 strength = "indication"
+proves = "A process was killed with SIGKILL while the host's memory was nearly full."
 says = "A process was killed with SIGKILL while the host's memory was nearly full; that the kernel did it for lack of memory is not in the evidence (dmesg would tell)."
 
 [thresholds.min_host_ratio]

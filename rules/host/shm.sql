@@ -2,9 +2,6 @@
 title = "Shared memory is exhausted"
 severity = "critical"
 scope = "job"
-proves = """
-A process could not create, extend or map a segment in /dev/shm; or a DataLoader worker died of SIGBUS, which is how a
-write to a segment without room ends; or /dev/shm is nearly full while worker processes are dead."""
 cannot_prove = """
 What filled it: the container's limit may be too small, or segments of earlier processes were left behind. SIGBUS has
 other causes as well (a mapped file that was cut short)."""
@@ -24,15 +21,18 @@ why = "the batches in flight of one more worker need a fifth of the usual limit;
 [variant.refused]
 needs = ["log_event"]
 strength = "strong"
+proves = "A process could not create, extend or map a segment in /dev/shm."
 
 [variant.bus-error]
 needs = ["log_event"]
 strength = "indication"
+proves = "A DataLoader worker died of SIGBUS, which is how a write to a segment without room ends."
 says = "The operating system killed a worker for an access to memory that is not there; that it lay in /dev/shm is the usual case, not shown."
 
 [variant.usage]
 needs = ["log_event"]
 strength = "indication"
+proves = "/dev/shm is nearly full while worker processes are dead."
 says = "No process reported an error; /dev/shm was nearly full after worker processes had died without a word."
 */
 -- variant: refused

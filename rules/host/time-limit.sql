@@ -2,9 +2,6 @@
 title = "The job ran into its time limit"
 severity = "critical"
 scope = "job"
-proves = """
-The scheduler says that it ended the job because its time was up; or, weaker, its exit code is that of the command
-timeout (124)."""
 cannot_prove = """
 Whether the job needed more time or had long stopped making progress: look at the last step and its time."""
 message = "The job ran into its time limit{host_text}: {said}{detail}"
@@ -16,14 +13,17 @@ references = ["https://slurm.schedmd.com/sbatch.html#OPT_time"]
 [variant.scheduler]
 needs = ["log_event.scheduler"]
 strength = "strong"
+proves = "The scheduler says that it ended the job because its time was up."
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = "A log of the job says that its time was up."
 
 [variant.timeout-command]
 needs = ["outcome", "sample"]
 strength = "indication"
+proves = "The job ended with the exit code of the command timeout (124)."
 says = "The exit code is the one that the command timeout gives when time is up; a program may give it as well."
 
 [thresholds.max_steps_silent]

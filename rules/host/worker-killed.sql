@@ -1,8 +1,6 @@
 /*
 title = "A process of the job was ended from outside or crashed"
 severity = "high"
-proves = """
-A DataLoader worker, or a process that a launcher or shell watched, ended by a signal, or without a word."""
 cannot_prove = """
 Who sent the signal, and why. SIGKILL is mostly the kernel's answer to full memory, but operators and schedulers send it
 too; only a kernel log tells. SIGSEGV and SIGABRT are the process's own crash."""
@@ -15,11 +13,13 @@ references = ["https://docs.pytorch.org/docs/stable/data.html#multi-process-data
 [variant.worker]
 needs = ["log_event"]
 strength = "strong"
+proves = "A DataLoader worker ended by a signal, or without a word, as the loader that watched it says."
 says = "The loader saw its worker end; what ended it is not in the evidence."
 
 [variant.process]
 needs = ["log_event"]
 strength = "indication"
+proves = "A process that a launcher or shell watched was ended by a signal."
 says = "A launcher or shell reports the end of a process by a signal; the process itself says nothing."
 */
 -- variant: worker

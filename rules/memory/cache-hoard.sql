@@ -1,10 +1,6 @@
 /*
 title = "The allocator holds far more memory than the job still needs"
 severity = "high"
-proves = """
-Over the last steps the allocator kept at least twice the memory that was ever in use in them: a spike, a stream that does not
-give memory back, or blocks that no request may use fill the device. From counters or a series of figures: reserved memory is
-far above allocated memory."""
 cannot_prove = """
 That somebody needs what is held: it hurts other processes and libraries on the device, not this allocator's own requests of
 the same kind. From counters alone, whether a coming step would use the cache again."""
@@ -47,15 +43,23 @@ why = "the cache grows during the first steps of any job"
 [variant.snapshot]
 needs = ["memory_segment", "memory_event"]
 strength = "strong"
+proves = """
+Over the last steps the allocator kept at least twice the memory that was ever in use in them: a spike, a stream that
+does not give memory back, or blocks that no request may use fill the device."""
 
 [variant.counters]
 needs = ["log_event", "sample.allocator"]
 strength = "indication"
+proves = """
+By its counters the allocator had reserved far more memory than was allocated while a library outside of it was
+refused memory."""
 says = "The counters tell the memory in use at one moment, and not when."
 
 [variant.series]
 needs = ["sample"]
 strength = "indication"
+proves = """
+Reserved memory rises with the steps while allocated memory does not, and is far above it at the end."""
 says = "From sampled totals: how much a step needs between two samples, and why the cache is not used again, is not in them."
 */
 -- variant: snapshot

@@ -1,9 +1,6 @@
 /*
 title = "The live memory and the request do not fit the device"
 severity = "critical"
-proves = """
-What was live, plus the request, takes up all that the process held and the driver still had free, or more: no
-realistic placement of the blocks would have fitted it."""
 cannot_prove = """
 Whether everything that was live had to be: a leak and an honest need look the same at one moment. Without a snapshot
 it is not known which tensors they are."""
@@ -52,6 +49,9 @@ why = "as in memory-private-pool, which asks first from there on"
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
 strength = "strong"
+proves = """
+What was live, plus the request, takes up all that the process held and the driver still had free, or more: no
+realistic placement of the blocks would have fitted it."""
 says = "The snapshot does not say how much of the device other processes held."
 
 [thresholds.min_driver_ratio]
@@ -62,20 +62,27 @@ why = "a context, its kernels and the driver's own reserve take up to a tenth of
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+By the figures of the message, what was live, plus the request, takes up all that the process held and the driver
+still had free, or more: no realistic placement of the blocks would have fitted it."""
 says = "From the message alone: what is live is a sum, not a list."
 
 [variant.result]
 needs = ["slice.return_code", "memory_event.driver"]
 strength = "indication"
+proves = """
+A call for device memory returned out of memory while the driver had given nearly all of the device to this process."""
 says = "From what the driver gave and took: how much of it was in use, and how much was asked for, is not recorded."
 
 [variant.library]
 needs = ["log_event"]
 strength = "indication"
+proves = "A library was refused device memory while the device was nearly full."
 says = "A library, not PyTorch's allocator, was refused memory; how much was free then is not in the message."
 [variant.counters]
 needs = ["sample.allocator"]
 strength = "indication"
+proves = "An allocation failed, and at its peak nearly all that the allocator had ever reserved was live."
 says = "From the allocator's counters alone: an allocation failed and nearly all that was ever reserved was live at its peak; how much was asked for, when, and what other processes held is not in them."
 */
 -- variant: snapshot
@@ -156,8 +163,7 @@ SELECT
     -- What piled up, or what the exception of a first failure still holds, is not the model's need: here it ends.
     CASE WHEN f.is_led_to THEN 'symptom' END AS role,
     CASE WHEN f.is_led_to THEN 'high' END AS severity,
-    CASE WHEN f.is_limited THEN 'limit' ELSE 'device' END AS key,
-    'out of memory: ' || f.requested_bytes || ' bytes were asked for' AS text
+    CASE WHEN f.is_limited THEN 'limit' ELSE 'device' END AS key
 FROM (
     SELECT
         *,
@@ -193,6 +199,16 @@ WHERE (
   )
 QUALIFY row_number() OVER (PARTITION BY f.artifact_id, f.row ORDER BY o.row) = 1
 ORDER BY f.ts_ns, f.artifact_id, f.row;
+-- against: snapshot
+SELECT
+    artifact_id,
+    row,
+    proc_id,
+    format_bytes(cached_bytes::BIGINT) || ' of the memory that the allocator held were free when ' || format_bytes(requested_bytes)
+        || ' were asked for' AS says
+FROM allocation_failure
+WHERE cached_bytes > $max_cached_ratio * requested_bytes
+ORDER BY artifact_id, row;
 -- variant: log
 SELECT
     o.artifact_id,

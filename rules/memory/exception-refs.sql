@@ -1,10 +1,6 @@
 /*
 title = "A retry ran out of memory while the failed pass was still alive"
 severity = "critical"
-proves = """
-A second allocation failed inside the handling of the first one, and no less memory was live at the second failure than at
-the first: the exception, whose traceback holds the frames and so the tensors of the failed pass, was alive while the retry
-ran."""
 cannot_prove = """
 That the retry would have fitted otherwise, and why the first attempt did not fit."""
 message = "{who} ran out of memory again while it handled an out-of-memory error: {allocated_bytes:bytes} were live at the first failure, {again_bytes:bytes} at the retry{in_place}"
@@ -15,15 +11,24 @@ references = ["https://docs.pytorch.org/docs/stable/notes/faq.html#my-out-of-mem
 [variant.snapshot]
 needs = ["memory_event.oom"]
 strength = "strong"
+proves = """
+A second allocation failed after the first one, and the same allocations were live at both failures, no less at the
+second: what the failed pass had made was still there while the retry ran."""
 says = "The snapshot tells that the same allocations lived at both failures, not what held them in between."
 
 [variant.chained]
 needs = ["log_event"]
 strength = "proof"
+proves = """
+A second allocation failed inside the handling of the first one, and no less memory was live at the second failure
+than at the first: the exception, whose traceback holds the frames and so the tensors of the failed pass, was alive
+while the retry ran."""
 
 [variant.repeated]
 needs = ["log_event"]
 strength = "indication"
+proves = """
+Smaller and smaller requests failed one after the other, and no less memory was live from failure to failure."""
 says = "That the retries ran inside the handler is read from the figures alone: memory did not fall between failures with smaller requests."
 
 [thresholds.min_kept_ratio]

@@ -1,9 +1,6 @@
 /*
 title = "Allocation failed although enough memory was cached"
 severity = "critical"
-proves = """
-When the allocation failed, the allocator held at least as many free bytes as were requested, usable for this request
-(same device, stream, pool and size class), but no free run was long enough. From a log alone: live memory and the request together leave part of the device unused."""
 cannot_prove = """
 Why the free runs are short: varying lengths and one long-lived tensor in each segment look the same here. The line
 named is the one whose live blocks keep most of the free bytes apart; whether it should have freed them is for the code."""
@@ -26,10 +23,16 @@ why = "a log counts free bytes of all pools and streams; a seventh to spare leav
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
 strength = "proof"
+proves = """
+When the allocation failed, the allocator held at least as many free bytes as were requested, usable for this request
+(same device, stream, pool and size class), but no free run was long enough."""
 
 [variant.log]
 needs = ["log_event"]
 strength = "indication"
+proves = """
+By the message, live memory and the request together leave part of the device unused, and the cache held as many bytes
+as were requested."""
 says = "The message gives reserved and allocated bytes only; the longest free run, and whether the free bytes were usable for the request, are not known."
 */
 -- variant: snapshot
@@ -69,12 +72,24 @@ SELECT
     p.unlocked_bytes,
     coalesce('; ' || p.claim, '') AS pinned_by,
     CASE WHEN w.fits THEN w.fix || ' A replay of this record then fits, with ' || format_bytes(w.spare_bytes) || ' to spare.' END AS fix,
-    p.evidence,
-    'out of memory: ' || f.requested_bytes || ' bytes were asked for' AS text
+    p.evidence
 FROM fragmented AS f
 LEFT JOIN pinning_line AS p ON p.artifact_id = f.artifact_id AND p.device = f.device
 LEFT JOIN replayed_setting AS w ON w.artifact_id = f.artifact_id AND w.device = f.device AND w.rest = 1 AND w.fits
 ORDER BY f.ts_ns, f.artifact_id, f.row;
+-- against: snapshot
+SELECT
+    artifact_id,
+    row,
+    proc_id,
+    CASE
+        WHEN free_bytes < $min_free_ratio * requested_bytes
+            THEN format_bytes(free_bytes::BIGINT) || ' were free for a request of ' || format_bytes(requested_bytes) || ', in one run or in many'
+        ELSE 'A free run of ' || format_bytes(largest_free_bytes) || ' was there for a request of ' || format_bytes(requested_bytes)
+    END AS says
+FROM allocation_failure
+WHERE free_bytes < $min_free_ratio * requested_bytes OR largest_free_bytes >= requested_bytes
+ORDER BY artifact_id, row;
 -- variant: log
 SELECT
     artifact_id,

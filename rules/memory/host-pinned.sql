@@ -2,10 +2,6 @@
 title = "Pinned host memory runs out or grows"
 severity = "critical"
 scope = "job"
-proves = """
-An allocation of page-locked host memory was refused: the failed call stands in the stack of the code that pins. In a snapshot
-that records host memory: pinned blocks stay alive step after step. In the kernel's words: a process was killed for lack of
-memory most of whose memory was shared (shmem-rss, as locked memory counts), and the job says that it pins host memory."""
 cannot_prove = """
 How much could be pinned: the limit lies with the driver and the host, and is not in the message, which speaks of CUDA memory
 although the device may have room. Tensors on their way between processes are shared memory as well (memory-shm)."""
@@ -27,14 +23,20 @@ why = "as in memory-shm: from half on this is what the process was killed for"
 [variant.snapshot]
 needs = ["memory_event"]
 strength = "strong"
+proves = "Pinned blocks of host memory stay alive step after step."
 
 [variant.killed]
 needs = ["log_event.kernel|log_event"]
 strength = "strong"
+proves = """
+A process was killed for lack of memory most of whose memory was shared (shmem-rss, as locked memory counts), and the
+job says that it pins host memory."""
 
 [variant.refused]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+An allocation of page-locked host memory was refused: the failed call stands in the stack of the code that pins."""
 */
 -- variant: snapshot
 SELECT

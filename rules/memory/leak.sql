@@ -1,10 +1,6 @@
 /*
 title = "Live memory grows from step to step"
 severity = "critical"
-proves = """
-The least memory that is live within a step rises step after step with a slope whose 95 % interval lies above zero, and
-does not level off; what rises and falls within a step does not count. In a snapshot: allocations from the same place stay,
-one step after the other, up to the last steps."""
 cannot_prove = """
 Who holds on to them: the stack says where they were made, not which list, attribute or closure keeps them. Growth that is
 meant (a cache that fills up, a growing history) looks the same until it stops."""
@@ -39,13 +35,24 @@ value = 0.25
 unit = "bytes that piled up / bytes allocated as an allocation failed"
 why = "beyond a quarter of the live set the growth is what filled the device, as for memory-capacity"
 
+[thresholds.min_held_ratio]
+value = 0.5
+unit = "bytes that one holder keeps by the recorded references / bytes that piled up"
+why = "what keeps less than half of them is not what the growth is about"
+
 [variant.snapshot]
 needs = ["memory_event"]
 strength = "strong"
+proves = """
+The least memory that is live within a step rises step after step with a slope whose 95 % interval lies above zero,
+and does not level off; what rises and falls within a step does not count. Allocations from the same place stay, one
+step after the other, up to the last steps."""
 
 [variant.series]
 needs = ["sample"]
 strength = "indication"
+proves = """
+Sampled memory rises from sample to sample with a slope whose 95 % interval lies above zero, and does not level off."""
 says = "From sampled totals: which tensors stay, and whether they are meant to, is not in them."
 */
 -- variant: snapshot
@@ -74,6 +81,7 @@ SELECT
             ELSE ''
         END
         || CASE WHEN g.is_repeated THEN '' ELSE '; nearly each is of another size, as in a cache by length or shape' END
+        || coalesce('; ' || k.holder || ' keeps them', '')
         AS told,
     g.place AS where_in_code,
     g.source,
@@ -84,20 +92,45 @@ SELECT
     g.n_kept,
     g.live_bytes,
     g.turns_left,
-    CASE WHEN g.source = 'module-state'
+    k.holder,
+    CASE
+        WHEN k.holder IS NOT NULL
+            THEN 'Let go of the tensors that ' || k.holder || ' collects: keep numbers or detached copies on the host instead, or clear it once a step. The way to them: ' || k.way || '.'
+        WHEN g.source = 'module-state'
         THEN 'Register buffers, hooks and adapters once, outside the loop, and remove the old one before a new one takes its place.'
         WHEN g.source = 'loader'
             THEN 'Let go of each batch before the next one is taken; do not keep batches, prefetched copies or samples in lists.'
     END AS fix,
+    CASE WHEN k.holder IS NOT NULL
+        THEN 'Whether what ' || k.holder || ' collects is meant to be kept: a cache that fills up and a history look the same until they stop.'
+    END AS cannot_prove,
     CASE WHEN g.is_decisive THEN 'critical' WHEN g.is_lasting THEN 'high' ELSE 'medium' END AS severity,
     CASE WHEN NOT g.is_decisive THEN [] END AS causes,
     -- A graph that is kept explains it, and so does a device that carries what belongs to its peers.
     ['memory-retained'] AS requires,
-    [{'artifact_id': g.artifact_id, 'row': g.row, 'note': 'the last of the allocations that stay'}] AS evidence,
+    CASE WHEN g.failed_row IS NULL THEN 'the last of the ' || g.n_kept || ' allocations that stay' ELSE 'the allocation that then failed' END AS note,
+    list_filter([
+        CASE WHEN w.row IS NOT NULL THEN {'artifact_id': g.artifact_id, 'row': w.row, 'note': 'the first of the ' || g.n_kept || ' allocations that stay'} END,
+        {'artifact_id': g.artifact_id, 'row': g.row, 'note': 'the last of them'},
+        CASE WHEN k.row IS NOT NULL THEN {'artifact_id': k.artifact_id, 'row': k.row, 'note': 'one of ' || k.n_tensors || ' tensors, ' || format_bytes(k.bytes) || ' in all, that are kept in this way'} END
+    ], LAMBDA e: e IS NOT NULL) AS evidence,
     g.place AS key
 FROM live_growth AS g
+LEFT JOIN memory_owner AS w ON w.artifact_id = g.artifact_id AND w.device = g.device AND w.moment = 'growth'
+LEFT JOIN tensor_keeper AS k ON k.proc_id IS NOT DISTINCT FROM g.proc_id AND k.bytes >= $min_held_ratio * g.kept_bytes
 WHERE g.kept_ratio >= $min_kept_ratio
 ORDER BY g.ts_ns, g.artifact_id, g.row, g.device;
+-- against: snapshot
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    'Over the last ' || e.n_needed_turns || ' steps live memory rose to no more than ' || format_bytes(e.needed_bytes) || ', '
+        || format_bytes(e.live_bytes) || ' is live at the end, and the least of each step does not keep rising' AS says
+FROM memory_moment AS e
+WHERE e.moment = 'end' AND e.n_needed_turns IS NOT NULL AND e.row IS NOT NULL AND e.device >= 0
+  AND NOT EXISTS (SELECT 1 FROM memory_growth AS g WHERE g.artifact_id = e.artifact_id AND g.device = e.device)
+ORDER BY e.artifact_id, e.device;
 -- variant: series
 WITH
 rising AS (
@@ -135,14 +168,22 @@ SELECT
             WHEN 'worker' THEN ', as that of ' || r.n_alike || ' data loader workers of it; its main process does not grow with them'
             WHEN 'main' THEN ' of resident host memory'
             ELSE ''
-        END AS told,
+        END
+        || coalesce('; ' || k.holder || ' keeps ' || k.n_tensors || ' tensors of ' || format_bytes(k.bytes) || ' in all', '') AS told,
     r.quantity,
     r.n_samples,
-    CASE WHEN r.quantity = 'worker'
+    k.holder,
+    CASE
+        WHEN k.holder IS NOT NULL
+            THEN 'Let go of the tensors that ' || k.holder || ' collects: keep numbers or what is needed of them (loss.item(), sums, tensor.detach()) instead, or clear it once a step. The way to them: ' || k.way || '.'
+        WHEN r.quantity = 'worker'
         THEN 'Keep the data set in arrays or Arrow tables instead of lists and dicts of Python objects, whose reference counts un-share every page; restart workers each epoch (persistent_workers=False) as a stopgap.'
         WHEN r.quantity = 'main'
             THEN 'Keep numbers, not tensors with their history: loss.item(), tensor.detach(); with gradients of higher order set grad to None or use torch.autograd.grad; look at growth with tracemalloc and gc.get_objects().'
     END AS fix,
+    CASE WHEN k.holder IS NOT NULL
+        THEN 'Whether what ' || k.holder || ' collects is meant to be kept: a cache that fills up and a history look the same until they stop. The references were recorded at one moment.'
+    END AS cannot_prove,
     CASE
         WHEN r.last_bytes - r.first_bytes < CASE r.quantity WHEN 'allocated' THEN $min_device_growth ELSE $min_host_growth END * r.base_bytes
             OR r.n_samples < $min_samples OR r.is_small THEN 'medium'
@@ -152,17 +193,33 @@ SELECT
     CASE WHEN o.line IS NULL THEN [] END AS causes,
     -- What registers or keeps them by name explains a total that rises.
     ['memory-retained'] AS requires,
-    CASE WHEN o.line IS NOT NULL
-        THEN [{
+    'the last of the ' || r.n_samples || ' samples: ' || format_bytes(CAST(r.last_bytes AS BIGINT)) AS note,
+    list_filter([
+        {
+            'artifact_id': r.artifact_id,
+            'row': r.first_row,
+            'line': r.first_line,
+            'note': 'the first of them: ' || format_bytes(CAST(r.first_bytes AS BIGINT))
+        },
+        CASE WHEN k.row IS NOT NULL THEN {
+            'artifact_id': k.artifact_id,
+            'row': k.row,
+            'line': NULL,
+            'note': 'one of ' || k.n_tensors || ' tensors, ' || format_bytes(k.bytes) || ' in all, that are kept in this way'
+        } END,
+        CASE WHEN o.line IS NOT NULL THEN {
             'artifact_id': o.artifact_id,
             'row': o.row,
             'line': o.line,
             'note': 'the allocation that then failed: ' || format_bytes(CAST(r.last_bytes - r.first_bytes AS BIGINT))
                 || ' of the ' || format_bytes(o.allocated_bytes) || ' allocated had piled up'
-        }]
-    END AS evidence,
+        } END
+    ], LAMBDA e: e IS NOT NULL) AS evidence,
     r.name AS key
 FROM rising AS r
+LEFT JOIN tensor_keeper AS k
+    ON r.quantity <> 'worker' AND k.proc_id IS NOT DISTINCT FROM r.proc_id
+    AND k.bytes >= $min_held_ratio * (r.last_bytes - r.first_bytes)
 LEFT JOIN out_of_memory_text AS o
     ON r.quantity = 'allocated' AND o.proc_id = r.proc_id AND (o.ts_ns IS NULL OR r.ts_ns IS NULL OR o.ts_ns >= r.ts_ns)
     AND r.last_bytes - r.first_bytes >= $min_share_at_failure * o.allocated_bytes

@@ -1,9 +1,6 @@
 /*
 title = "Another process holds the memory that was missing"
 severity = "critical"
-proves = """
-When the allocation failed, processes other than this one held enough of the device's memory for the request to have
-fitted without them."""
 cannot_prove = """
 Whose they are, and whether they were meant to share the device: an orphan of an earlier run, a second rank on the same
 device and another user look the same. A snapshot does not tell others from memory of this process outside of the
@@ -36,20 +33,30 @@ why = "with ten times as much in other processes, emptying the cache would not h
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
 strength = "strong"
+proves = """
+When the allocation failed, the allocator held less than it once had, and what was missing, as much as was requested
+or more, was not free on the device either."""
 says = "The allocator once held more than it holds now together with what the driver has free: the difference went elsewhere, to another process or to memory of this one outside the allocator."
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+When the allocation failed, processes other than this one held enough of the device's memory for the request to have
+fitted without them."""
 
 [variant.device]
 needs = ["log_event", "sample.device"]
 strength = "indication"
+proves = """
+Around the time at which the allocation failed, processes other than this one held a good part of the device's memory."""
 says = "The device's memory was read at another moment than the failure."
 
 [variant.orphan]
 needs = ["log_event", "sample.device"]
 strength = "indication"
+proves = """
+The driver refused memory to this process, and a good part of the device's memory was in use by no listed process."""
 says = "The driver refused memory to this process; who holds the device is not in the list, as with a process that outlived its job."
 */
 -- variant: snapshot
@@ -74,14 +81,22 @@ SELECT
     END AS strength,
     live_bytes,
     reserved_bytes,
-    device_free_bytes,
-    'out of memory: ' || requested_bytes || ' bytes were asked for' AS text
+    device_free_bytes
 FROM allocation_failure
 WHERE peak_reserved_bytes - reserved_bytes - device_free_bytes >= $min_gone_bytes
   AND peak_reserved_bytes - reserved_bytes >= requested_bytes
   AND cached_bytes < requested_bytes
   AND n_allocated_later = 0
 ORDER BY ts_ns, artifact_id, row;
+-- against: snapshot
+SELECT
+    artifact_id,
+    row,
+    proc_id,
+    'All that the allocator ever held, ' || format_bytes(peak_reserved_bytes::BIGINT) || ', it still held when the request failed' AS says
+FROM allocation_failure
+WHERE peak_reserved_bytes = reserved_bytes
+ORDER BY artifact_id, row;
 -- variant: log
 SELECT
     artifact_id,

@@ -1,10 +1,6 @@
 /*
 title = "A private pool holds the memory that was missing"
 severity = "critical"
-proves = """
-When the allocation failed, private pools (of CUDA graphs or MemPool objects) held more free memory than was requested, which
-the request, from the default pool, could not use; it was not to be had elsewhere. From a log: private pools held at least as
-much as was requested, and other figures of the message leave no other place for it."""
 cannot_prove = """
 Whether a later replay or use of the pool would have needed it. The message of a log tells what is allocated in private pools,
 not what is free there."""
@@ -22,10 +18,16 @@ why = "graphs of a few batch sizes take a tenth of a device; a quarter for them 
 [variant.snapshot]
 needs = ["memory_segment", "memory_event.oom"]
 strength = "proof"
+proves = """
+When the allocation failed, private pools (of CUDA graphs or MemPool objects) held more free memory than was
+requested, which the request, from the default pool, could not use; it was not to be had elsewhere."""
 
 [variant.log]
 needs = ["log_event"]
 strength = "indication"
+proves = """
+By the message, private pools held at least as much as was requested, and its other figures leave no other place for
+it."""
 says = "The message tells what is allocated in private pools; whether graphs still replay there is not known."
 */
 -- variant: snapshot
@@ -71,8 +73,7 @@ SELECT
     f.live_bytes,
     f.reserved_bytes,
     f.device_free_bytes,
-    [{'artifact_id': f.artifact_id, 'row': w.row, 'note': 'the first allocation in a private pool'}] AS evidence,
-    'out of memory: ' || f.requested_bytes || ' bytes were asked for' AS text
+    [{'artifact_id': f.artifact_id, 'row': w.row, 'note': 'the first allocation in a private pool'}] AS evidence
 FROM allocation_failure AS f
 JOIN held AS h ON h.artifact_id = f.artifact_id AND h.device = f.device
 LEFT JOIN memory_owner AS w ON w.artifact_id = f.artifact_id AND w.device = f.device AND w.moment = 'private'
@@ -81,6 +82,16 @@ WHERE h.free_bytes >= f.requested_bytes
   AND coalesce(f.device_free_bytes, 0) < f.requested_bytes
   AND f.n_allocated_later = 0
 ORDER BY f.ts_ns, f.artifact_id, f.row;
+-- against: snapshot
+SELECT
+    artifact_id,
+    row,
+    proc_id,
+    'Private pools held ' || format_bytes(private_free_bytes::BIGINT) || ' free memory when ' || format_bytes(requested_bytes)
+        || ' were asked for' AS says
+FROM allocation_failure
+WHERE private_free_bytes < requested_bytes
+ORDER BY artifact_id, row;
 -- variant: log
 SELECT
     artifact_id,

@@ -2,9 +2,6 @@
 title = "One device or rank carries more than its peers"
 severity = "critical"
 scope = "job"
-proves = """
-On the device whose memory ran out, or stands out, lies a multiple of what its peers hold at the same time: tensors that one
-place of the code puts there, or contexts and tensors of ranks whose main device is another one."""
 cannot_prove = """
 Whether the peers could take a share: a first or last stage of a pipeline, or a coordinating rank, may have to hold more."""
 message = "{subject} carries {bytes:bytes}, {peers}{told}"
@@ -35,10 +32,15 @@ why = "a bare CUDA context takes a few hundred MiB; several of them with tensors
 [variant.snapshot]
 needs = ["memory_segment"]
 strength = "strong"
+proves = """
+On the device whose memory ran out, or stands out, lies a multiple of what its peers hold at the same time."""
 
 [variant.listed]
 needs = ["log_event", "sample.device"]
 strength = "strong"
+proves = """
+On the device whose memory ran out lie contexts and tensors of ranks whose main device is another one, which together
+hold what was missing."""
 says = "The processes were listed at another moment than the failure."
 */
 -- variant: snapshot

@@ -1,10 +1,6 @@
 /*
 title = "Tensors of earlier steps are kept with their autograd history"
 severity = "critical"
-proves = """
-Results of several operators of the same forward pass, or what its backward pass made, stay alive step after step: whoever
-keeps one tensor that requires grad keeps all that its backward would need (snapshot). Or autograd refused a backward,
-because the loss hangs on a tensor whose graph an earlier backward had freed, after steps in which that went well (log)."""
 cannot_prove = """
 Which variable keeps the graph. That the tensors belong to one graph is read from their stacks: outputs of several
 operators that are kept one by one look the same. The error of autograd does not name the tensor either."""
@@ -19,13 +15,23 @@ unit = "bytes that stay turn after turn / live bytes at the end"
 measured = "kept_bytes / live_bytes"
 why = "as in memory-leak"
 
+[thresholds.min_held_ratio]
+value = 0.5
+unit = "bytes that one holder keeps by the recorded references / bytes that piled up"
+why = "as in memory-leak"
+
 [variant.snapshot]
 needs = ["memory_event"]
 strength = "strong"
+proves = """
+Results of several operators of the same forward pass, or what its backward pass made, stay alive step after step:
+whoever keeps one tensor that requires grad keeps all that its backward would need."""
 
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+Autograd refused a backward, because the loss hangs on a tensor whose graph an earlier backward had freed."""
 says = "That steps before went well is read from their metrics. A branch that runs a second backward in this step alone would fail alike. Nothing tells which tensor came from an earlier step, or how much memory that kept."
 */
 -- variant: snapshot
@@ -43,7 +49,8 @@ SELECT
     'keeps ' || format_bytes(CAST(g.slope_bytes AS BIGINT)) || ' of each step, made by '
         || CASE g.source WHEN 'gradient' THEN 'backward passes' ELSE 'several operators of the forward pass' END
         || ' in ' || coalesce(g.place, 'a place that was not recorded')
-        || ': ' || format_bytes(g.kept_bytes) || ' of ' || format_bytes(g.live_bytes) || ' live' AS what,
+        || ': ' || format_bytes(g.kept_bytes) || ' of ' || format_bytes(g.live_bytes) || ' live'
+        || coalesce('; ' || k.holder || ' keeps them', '') AS what,
     g.place AS where_in_code,
     g.source,
     g.turn_origin,
@@ -51,11 +58,24 @@ SELECT
     g.n_kept,
     g.kept_bytes,
     g.live_bytes,
+    CASE WHEN k.holder IS NOT NULL
+        THEN 'Let ' || k.holder || ' keep loss.item() or tensor.detach() instead of tensors with their history. The way to them: ' || k.way || '.'
+    END AS fix,
+    CASE WHEN k.holder IS NOT NULL
+        THEN 'That the tensors belong to one graph: that is read from their stacks, and outputs of several operators that are kept one by one look the same.'
+    END AS cannot_prove,
     CASE WHEN g.is_decisive THEN 'critical' WHEN g.is_lasting THEN 'high' ELSE 'medium' END AS severity,
     CASE WHEN NOT g.is_decisive THEN ['memory-retained'] END AS causes,
-    [{'artifact_id': g.artifact_id, 'row': g.row, 'note': 'the last of the allocations that stay'}] AS evidence,
+    CASE WHEN g.failed_row IS NULL THEN 'the last of the ' || g.n_kept || ' allocations that stay' ELSE 'the allocation that then failed' END AS note,
+    list_filter([
+        CASE WHEN w.row IS NOT NULL THEN {'artifact_id': g.artifact_id, 'row': w.row, 'note': 'the first of the ' || g.n_kept || ' allocations that stay'} END,
+        {'artifact_id': g.artifact_id, 'row': g.row, 'note': 'the last of them'},
+        CASE WHEN k.row IS NOT NULL THEN {'artifact_id': k.artifact_id, 'row': k.row, 'note': 'one of ' || k.n_tensors || ' tensors, ' || format_bytes(k.bytes) || ' in all, that are kept in this way'} END
+    ], LAMBDA e: e IS NOT NULL) AS evidence,
     g.place AS key
 FROM live_growth AS g
+LEFT JOIN memory_owner AS w ON w.artifact_id = g.artifact_id AND w.device = g.device AND w.moment = 'growth'
+LEFT JOIN tensor_keeper AS k ON k.proc_id IS NOT DISTINCT FROM g.proc_id AND k.bytes >= $min_held_ratio * g.kept_bytes
 WHERE g.source IN ('retained-graph', 'gradient')
   AND g.kept_ratio >= $min_kept_ratio
 ORDER BY g.ts_ns, g.artifact_id, g.row, g.device;

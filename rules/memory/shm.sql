@@ -2,9 +2,6 @@
 title = "Shared memory fills up with tensors passed between processes"
 severity = "high"
 scope = "job"
-proves = """
-Most of the memory of a process that was killed for lack of it was shared memory (shmem-rss), which holds tensors on their way
-between processes; or sampled shared memory rises as a staircase."""
 cannot_prove = """
 Which queue or worker holds the segments: received tensors that are kept, batches that nobody takes, or segments that a
 killed process left behind look the same. A container's limit on /dev/shm is host-shm."""
@@ -26,10 +23,14 @@ why = "as for resident memory in memory-leak"
 [variant.killed]
 needs = ["log_event.kernel|log_event"]
 strength = "strong"
+proves = """
+Most of the memory of a process that was killed for lack of it was shared memory (shmem-rss), which holds tensors on
+their way between processes."""
 
 [variant.series]
 needs = ["sample"]
 strength = "indication"
+proves = "Sampled shared memory rises as a staircase."
 says = "From sampled totals: what lies in shared memory is not in them."
 */
 -- variant: killed

@@ -2,10 +2,6 @@
 title = "Another allocator setting would have needed less memory"
 severity = "info"
 role = "performance"
-proves = """
-A model of the caching allocator that reproduces this record (addresses and reserved bytes, see allocator_replay) was
-given the same requests under other settings, with the memory that this process could get. Under the one named here it
-serves every recorded request, the failed one among them; where none failed, it reserves less at the peak."""
 cannot_prove = """
 What the job would have done after the failure, and that a person should change the allocator rather than the job. Frees
 stay where the record has them; streams that would have finished earlier or later are not modelled."""
@@ -37,10 +33,17 @@ why = "below a GiB nothing else fits into what is saved"
 [variant.failure]
 needs = ["memory_segment", "memory_event.oom"]
 strength = "strong"
+proves = """
+A model of the caching allocator that reproduces this record (addresses and reserved bytes, see allocator_replay) was
+given the same requests under other settings, with the memory that this process could get. Under the one named here it
+serves every recorded request, the failed one among them."""
 
 [variant.saving]
 needs = ["memory_segment", "memory_event"]
 strength = "strong"
+proves = """
+A model of the caching allocator that reproduces this record (addresses and reserved bytes, see allocator_replay) was
+given the same requests under other settings. Under the one named here it reserves less at the peak."""
 says = "No request failed; the peak of reserved bytes alone is compared."
 */
 -- variant: failure

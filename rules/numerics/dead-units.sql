@@ -1,9 +1,6 @@
 /*
 title = "An activation never passes anything on"
 severity = "high"
-proves = """
-The recorded activation gave zero for every element of the batch although its input was not zero, and weights in front of
-it have gradients of exactly zero in every sampled step."""
 cannot_prove = """
 That other batches would do the same, where one forward was recorded only."""
 message = "{who}: {op}{in_module} gives zero for the whole batch{at_step}, and {n_dead:# weight has|# weights have} a gradient of exactly zero in all {n_samples:# sampled step|# sampled steps}"
@@ -18,10 +15,15 @@ why = "an adapter's first gradients are zero by design"
 [variant.tensors]
 needs = ["tensor", "node"]
 strength = "proof"
+proves = """
+The recorded activation gave zero for every element of the batch although its input was not zero, and weights in front
+of it have gradients of exactly zero in every sampled step."""
 
 [variant.gradients]
 needs = ["tensor"]
 strength = "indication"
+proves = """
+Weights and biases of one layer have gradients of exactly zero in every sampled step while later layers have some."""
 says = "No forward was recorded: that an activation is dead follows from weights and biases of one layer whose gradients are exactly zero while later layers have some. A masked or unused part of the model looks the same."
 */
 -- variant: tensors

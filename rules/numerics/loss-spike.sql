@@ -99,3 +99,29 @@ WHERE (j.is_lasting OR j.value > $min_ratio * j.before)
   AND (j.count_of_steps IS NOT NULL OR j.n_next > 0)
 QUALIFY row_number() OVER (PARTITION BY j.proc_id ORDER BY j.preference, j.place, r.row) = 1
 ORDER BY j.ts_ns, j.artifact_id, j.row;
+-- against: metrics
+WITH
+curve AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        row,
+        line,
+        step,
+        place,
+        value,
+        value / median(value) OVER (PARTITION BY artifact_id, proc_id ORDER BY place ROWS BETWEEN 20 PRECEDING AND 1 PRECEDING) AS ratio
+    FROM training_curve
+    WHERE name = 'loss' AND preference = 1
+)
+SELECT
+    artifact_id,
+    max_by(row, (ratio, -place)) AS row,
+    max_by(line, (ratio, -place)) AS line,
+    proc_id,
+    'The loss is never more than ' || printf('%.3g', max(ratio)) || ' times the median of the 20 before it' || coalesce(', most in step ' || max_by(step, (ratio, -place)), '') AS says
+FROM curve
+WHERE place > $min_past
+GROUP BY artifact_id, proc_id
+HAVING bool_and(isfinite(value) AND value > 0) AND max(ratio) < $min_ratio
+ORDER BY artifact_id, proc_id;

@@ -1,15 +1,10 @@
 /*
 title = "A non-finite value was born"
 severity = "critical"
-proves = """
-The operator named is the first of the recorded steps, over all recorded ranks, whose output is not finite although its
-inputs are, or are masks, and what it gave reached the loss or a gradient (tensor statistics; where the recording lacks
-what would show it, the first place that it has, said as such); or gradients were finite on every recorded rank before they
-were reduced and not after; or the first backward whose result was NaN (anomaly mode); or the first step at which the loss was not finite (metrics)."""
 cannot_prove = """
 Why the operands were what they were: bad data, a diverging run and a wrong formula give the same first operator."""
 message = "{who}: {what}{at_step}{place}"
-fix = "Look at the operands of {op}: bound them before it (clamp, eps, log_softmax instead of log of softmax, masked rows left out) and check the batch of that step on this rank."
+fix = "Look at what {op} read in that step on this rank, and at the batch; record the operators of the steps up to it (forensics_recorder), which tells the values that went in."
 causes = [{ state = "value-nonfinite", of = "rank" }, { state = "rank-failed", of = "rank" }]
 requires = [{ state = "gradient-invalid", of = "rank" }, { state = "value-nonfinite", of = "rank" }]
 references = ["https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"]
@@ -27,30 +22,40 @@ why = "a healthy float16 run finds its scale within a few, far above one"
 [variant.reduction]
 needs = ["tensor.reduced"]
 strength = "proof"
+proves = "Gradients were finite on every recorded rank before they were reduced over the ranks, and not after."
 says = "What a communication hook does to the gradients before it sums them, and in which type, is not on record: only what it was given and what it gave."
 
 [variant.tensors]
 needs = ["tensor", "node"]
 strength = "proof"
+proves = """
+The operator named is the first of the recorded steps, over all recorded ranks, whose output is not finite although
+its inputs are, or are masks, and what it gave reached the end of the forward or a gradient."""
 
 [variant.anomaly]
 needs = ["log_event"]
 strength = "strong"
+proves = "The backward named is the first whose result was NaN, as anomaly mode found."
 says = "Anomaly mode names the first backward whose result was NaN. It does not look at infinities, nor at the forward: the birth can lie in the forward of the same operator or before it."
 
 [variant.message]
 needs = ["log_event"]
 strength = "indication"
+proves = "A check in the job or a library met a value that was not finite."
 says = "A check in the job or a library found the value; where it was born lies before that check."
 
 [variant.metrics]
 needs = ["sample"]
 strength = "indication"
+proves = "From the step named on, a loss, a norm or a flag of the job says that values are not finite."
 says = "Metrics name the step and the rank, not the operator. A loss that is averaged over several steps or filtered may show it later."
 
 [variant.scale]
 needs = ["sample"]
 strength = "indication"
+proves = """
+The loss scale was reduced again and again, down to less than one, and never rose: gradients overflowed at each of
+these scales."""
 says = "Gradients overflowed at every loss scale down to less than one, where no finite gradient does: values of the forward or the derivative itself are not finite. Which operator gave them is not on record."
 
 [thresholds.min_passing]
@@ -66,11 +71,13 @@ why = "more is how a run ends, with a few good values between"
 [variant.passing]
 needs = ["sample"]
 strength = "indication"
+proves = "Single losses of the run are not finite, and those after them are finite again."
 says = "Steps that a loss scaler or a check in the loop skipped look the same."
 
 [variant.report]
 needs = ["log_event"]
 strength = "indication"
+proves = "A log says that a value was not finite."
 says = "The log reports a value that was not finite; whether it came first, and from where, it does not say."
 */
 -- variant: reduction
@@ -117,6 +124,7 @@ ORDER BY b.step, b.rank, b.artifact_id, b.row;
 SELECT
     z.artifact_id,
     z.row,
+    'tensor' AS "table",
     z.proc_id,
     z.rank,
     coalesce(z.since, z.step) AS step,
@@ -154,33 +162,74 @@ SELECT
         || CASE WHEN z.called_in IS NULL OR z.kind = 'parameter' THEN '' ELSE ', called in ' || z.called_in END
         || CASE WHEN z.kind = 'parameter' AND z.cause = 'parameter' THEN '; whether the optimizer''s step made it so is not on record'
             ELSE ': ' || z.why END
-        || CASE WHEN z.reaches_loss AND z.kind <> 'parameter' THEN '; it reached the loss' ELSE '' END
+        || CASE
+            WHEN NOT z.reaches_loss OR z.kind = 'parameter' THEN ''
+            -- What the recording takes for the loss need not be the one that the job logs.
+            WHEN z.finite_loss IS NOT NULL
+                THEN '; it reached the end of the recorded forward, while the loss that was logged for that step is finite (' || printf('%.4g', z.finite_loss) || ')'
+            ELSE '; it reached the loss'
+        END
         || CASE WHEN z.first_parameter IS NULL OR z.kind = 'parameter' THEN ''
             ELSE '; the first recorded gradient that it reached is that of ' || z.first_parameter END
         || CASE WHEN z.since < z.step THEN '; recorded operator by operator at step ' || z.step ELSE '' END
         || CASE WHEN z.n_recorded < z.world_size THEN '; operators of ' || z.n_recorded || ' of ' || z.world_size || ' ranks are on record' ELSE '' END AS place,
     CASE WHEN z.kind = 'unrecorded'
         THEN 'Record the step again, whole (forensics_recorder), or run it under torch.autograd.set_detect_anomaly(True): the operator at fault is not on record. What is known begins at ' || z.op || '.'
-        ELSE (SELECT replace(m.remedy, 'OP', z.op) FROM nonfinite_remedy AS m WHERE m.cause = z.cause)
+        ELSE (
+            SELECT min_by(replace(m.remedy, 'OP', z.op), m.family IS NULL) FROM nonfinite_remedy AS m
+            WHERE m.cause = z.cause AND coalesce(m.family = z.family, TRUE)
+        )
     END AS fix,
     z.op AS key,
     (
-        SELECT list({'artifact_id': e.artifact_id, 'row': e.row, 'note': e.note} ORDER BY e.place, e.artifact_id, e.row)
+        SELECT list({'artifact_id': e.artifact_id, 'row': e.row, 'table': e.of_table, 'note': e.note} ORDER BY e.place, e.artifact_id, e.row)
         FROM (
-            SELECT 0 AS place, b.artifact_id, b.row, 'another birth: ' || coalesce(g.text, o.text) || ', ' || b.why AS note
+            SELECT 0 AS place, i.artifact_id, i.row, 'tensor' AS of_table, 'what it read' AS note
+            FROM (
+                SELECT * FROM tensor AS t
+                WHERE z.kind = 'operator' AND t.artifact_id = z.artifact_id AND t.node_id = z.node_id
+                  AND t.step IS NOT DISTINCT FROM z.step AND t.role = 'input'
+                ORDER BY t.absmax DESC NULLS LAST, t.row LIMIT 2
+            ) AS i
+            UNION ALL
+            SELECT 1, t.artifact_id, min(t.row), 'tensor', 'the first recorded gradient that it reached'
+            FROM tensor AS t JOIN string AS n ON n.id = t.name_id
+            WHERE t.proc_id IS NOT DISTINCT FROM z.proc_id AND t.step = z.step AND t.role = 'gradient' AND t.node_id IS NULL
+              AND n.text = z.first_parameter AND t.n_nan + t.n_inf > 0
+            GROUP BY t.artifact_id
+            UNION ALL
+            SELECT 2, m.artifact_id, min(m.row), 'sample', 'the loss of that step'
+            FROM training_curve AS m
+            WHERE m.proc_id IS NOT DISTINCT FROM z.proc_id AND m.name = 'loss' AND m.step = z.step AND m.preference = 1
+              AND z.reaches_loss
+            GROUP BY m.artifact_id
+            UNION ALL
+            SELECT 3, b.artifact_id, b.row, 'tensor', 'another birth: ' || coalesce(g.text, o.text) || ', ' || b.why
             FROM birth AS b LEFT JOIN string AS o ON o.id = b.op_id LEFT JOIN string AS g ON g.id = b.autograd_id
             WHERE b.proc_id IS NOT DISTINCT FROM z.proc_id AND b.ordinal BETWEEN z.ordinal + 1 AND z.ordinal + 3 AND b.is_harmful
             UNION ALL
-            SELECT 1, b.artifact_id, b.row, 'rank ' || b.rank || ' began a later step with it'
+            SELECT 4, b.artifact_id, b.row, 'tensor', 'rank ' || b.rank || ' began a later step with it'
             FROM birth AS b JOIN proc AS q ON q.id = b.proc_id
             WHERE q.attempt = z.attempt AND b.cause = 'from-peer' AND b.ordinal = 0
             UNION ALL
-            SELECT 2, l.artifact_id, l.row, 'the error that followed'
+            SELECT 5, l.artifact_id, l.row, 'log_event', 'the error that followed'
             FROM log AS l WHERE l.proc_id = z.proc_id AND l.class = 'numerics.nan-backward' AND l.role <> 'noise'
         ) AS e
     ) AS evidence
 FROM first_birth AS z
 ORDER BY z.step, z.rank, z.artifact_id, z.row;
+-- against: tensors
+SELECT
+    artifact_id,
+    max_by(row, (step, row)) AS row,
+    'tensor' AS "table",
+    proc_id,
+    'All ' || count(*) || ' recorded tensors are finite, up to step ' || max(step) AS says
+FROM tensor
+WHERE role IN ('input', 'output', 'gradient', 'parameter')
+GROUP BY artifact_id, proc_id
+HAVING bool_and(n_nan = 0 AND n_inf = 0) AND bool_or(node_id IS NOT NULL)
+ORDER BY artifact_id, proc_id;
 -- variant: anomaly
 SELECT
     e.artifact_id,
@@ -197,6 +246,11 @@ SELECT
     f.where_in_code,
     coalesce('; its forward ran in ' || f.where_in_code, '') || coalesce(s.place, '') AS place,
     s.evidence,
+    (
+        SELECT min(replace(m.remedy, 'OP', e.fields ->> 'function')) FROM nonfinite_remedy AS m
+        JOIN family_of_operator AS y ON y.family = m.family
+        WHERE m.cause = 'backward' AND y.name = lower(replace(regexp_replace(regexp_replace(e.fields ->> 'function', '^.*::', ''), 'Backward\d*$', ''), '_', ''))
+    ) AS fix,
     e.fields ->> 'function' AS key
 FROM log AS e
 LEFT JOIN (
@@ -227,6 +281,7 @@ SELECT
     END AS what,
     u.function || ' (' || u.file || ':' || u.line || ')' AS where_in_code,
     coalesce(', noticed in ' || u.function || ' (' || u.file || ':' || u.line || ')', '') AS place,
+    'Record the operators of the steps up to this one (forensics_recorder) or run them under torch.autograd.set_detect_anomaly(True): that names the operator. Then bound what it reads, and check the batch of that step on this rank.' AS fix,
     e.signature AS key
 FROM log AS e
 LEFT JOIN frame AS k ON k.id = e.stack_id

@@ -1,10 +1,6 @@
 /*
 title = "No label of the batch counts, or labels lie outside of the classes"
 severity = "critical"
-proves = """
-The loss was a mean over no label at all (0/0), as the recorded operators show; or a label was refused because it is
-outside of the classes of the model; or a library says that no label of the data counts, or leaves out samples whose
-labels it could not place, and the loss is 0 or NaN from the first step on."""
 cannot_prove = """
 How the batch came to be so: truncation that cuts off every answer, a mask that is inverted, or a class that was added to
 the data and not to the model."""
@@ -15,6 +11,7 @@ causes = [{ state = "batch-unusable", of = "rank" }]
 [variant.tensors]
 needs = ["tensor", "node"]
 strength = "strong"
+proves = "The loss was a mean over no label at all (0/0), as the recorded operators show."
 
 [thresholds.min_empty]
 value = 3
@@ -24,10 +21,16 @@ why = "a single logged loss of zero can be one empty batch"
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+A label was refused because it is outside of the classes of the model, or the loss was a mean over no label, as the
+log says."""
 
 [variant.dropped]
 needs = ["log_event", "sample"]
 strength = "strong"
+proves = """
+A library says that no label of the data counts, or leaves out samples whose labels it could not place, and the loss
+is 0 or NaN from the first step on."""
 says = "The library warns of each sample that it leaves out; that these were all is read from the loss, which some trainers log as 0 where it is NaN."
 */
 -- variant: tensors

@@ -2,9 +2,6 @@
 title = "Runs with the same settings give different results"
 severity = "high"
 scope = "job"
-proves = """
-Two runs of the same command, versions and seeds are on record and their losses part at the named step, or runs with the
-same seed end with different results; what is set for determinism is said."""
 cannot_prove = """
 Which operator or generator makes the difference. Floating-point atomics, the choice of kernels, an order of data from an
 unseeded generator, and time or process ids used as seeds do."""
@@ -26,10 +23,14 @@ why = "fewer cannot show that the runs part and stay apart"
 [variant.runs]
 needs = ["sample", "fact"]
 strength = "strong"
+proves = """
+Two runs of the same command, versions and seeds are on record and their losses part at the named step; what is set
+for determinism is said."""
 
 [variant.repeated]
 needs = ["sample"]
 strength = "strong"
+proves = "Runs with the same seed end with different results."
 says = "The records say that runs had the same seed and ended differently; whether everything else was the same is not on record."
 */
 -- variant: runs

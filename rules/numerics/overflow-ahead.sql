@@ -134,3 +134,15 @@ LEFT JOIN way AS w ON w.artifact_id = r.artifact_id AND w.row = r.row
 LEFT JOIN past AS p ON p.artifact_id = r.artifact_id AND p.row = r.row
 LEFT JOIN next AS x ON x.artifact_id = r.artifact_id AND x.row = r.row
 ORDER BY r.ts_ns, r.artifact_id, r.row;
+-- against: tensors
+SELECT
+    t.artifact_id,
+    max_by(t.row, (t.absmax, -t.row)) AS row,
+    'tensor' AS "table",
+    t.proc_id,
+    'The largest recorded value of type float16 is ' || printf('%.4g', max(t.absmax)) || ', of 65504 that it can hold' AS says
+FROM tensor AS t
+WHERE t.dtype = 'float16' AND t.node_id IS NOT NULL AND t.role = 'output'
+GROUP BY t.artifact_id, t.proc_id
+HAVING bool_and(t.n_nan = 0 AND t.n_inf = 0) AND max(t.absmax) < $min_ratio * 65504
+ORDER BY t.artifact_id, t.proc_id;

@@ -1,11 +1,6 @@
 /*
 title = "A value is held in fewer bits than it needs"
 severity = "critical"
-proves = """
-Angles reach sin or cos in a type whose steps are there half a radian or more; or weights in half precision are written to
-and come out the same, since the update is less than half a step of their type; or weights of float16 met a gradient
-scaler; or a model that was trained in bfloat16 runs in float16 and its values are not finite; or, as context, a recorded
-loss is computed in half precision, or an adapter's weights are held in it."""
 cannot_prove = """
 In the last case, which value was too large for float16."""
 message = "{who}{at_step}: {what}"
@@ -25,20 +20,25 @@ why = "as in gradients-update-missing"
 [variant.operators]
 needs = ["tensor", "node"]
 strength = "strong"
+proves = "Angles reach sin or cos in a type whose steps are there half a radian or more."
 
 [variant.weights]
 needs = ["tensor"]
 strength = "strong"
+proves = """
+Weights in half precision are written to and come out the same: the update is less than half a step of their type."""
 says = "That updates are rounded away follows from weights in half precision that are written to, with finite gradients, and never change."
 
 [variant.half]
 needs = ["tensor"]
 strength = "indication"
+proves = "A recorded loss is computed in half precision, or an adapter's weights are held in it."
 says = "That this costs anything is not on record: sums over few elements, and weights with a copy in float32 elsewhere, bear it."
 
 [variant.settings]
 needs = ["fact", "sample|log_event"]
 strength = "indication"
+proves = "A model that was trained in bfloat16 runs in float16 and its values are not finite."
 says = "The settings say that weights of bfloat16 range are computed with in float16, and metrics or logs that values are not finite; which value left the range is not on record."
 */
 -- variant: operators

@@ -66,6 +66,18 @@ GROUP BY artifact_id, proc_id, rank, run_id
 HAVING count(*) >= $min_falls AND min(value) <= $floor
 QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY min(place), artifact_id) = 1
 ORDER BY ts_ns, artifact_id, row;
+-- against: metrics
+SELECT
+    artifact_id,
+    max_by(row, place) AS row,
+    max_by(line, place) AS line,
+    proc_id,
+    'The loss scale is ' || max_by(value, place) || ' at the end and was never below ' || min(value) AS says
+FROM training_curve
+WHERE name = 'loss_scale' AND preference = 1
+GROUP BY artifact_id, proc_id
+HAVING min(value) > $floor
+ORDER BY artifact_id, proc_id;
 -- variant: log
 SELECT
     e.artifact_id,

@@ -1,9 +1,6 @@
 /*
 title = "The gradient scaler is used out of order"
 severity = "critical"
-proves = """
-The scaler refused a call (unscale, step or update are missing, doubled or in the wrong order); or the recorded gradients,
-times the loss scale, have the same norm in every step: they were clipped while they still carried the scale."""
 cannot_prove = """
 Which line is at fault: the traceback shows the call that was refused, not the one that is missing."""
 message = "{who}{at_step}: {what}"
@@ -24,10 +21,16 @@ why = "norms of unclipped gradients of different batches differ by several perce
 [variant.log]
 needs = ["log_event"]
 strength = "strong"
+proves = """
+The scaler refused a call: unscale, step or update are missing, doubled or in the wrong order, or gradients are in a
+type that it does not take."""
 
 [variant.tensors]
 needs = ["tensor", "sample"]
 strength = "strong"
+proves = """
+The recorded gradients, times the loss scale, have the same norm in every step: they were clipped while they still
+carried the scale."""
 says = "That gradients are clipped is read from their norms, which are all the same once multiplied by the loss scale, and far below the norm that was logged."
 */
 -- variant: log

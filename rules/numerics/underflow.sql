@@ -1,10 +1,6 @@
 /*
 title = "Values sink below what their type holds"
 severity = "medium"
-proves = """
-The named share of the elements of recorded float16 gradients lies, in every sampled step, in tensors most of whose values
-that are not zero are subnormal, below 2^-14, or which are mostly zero. Or a recorded operator gave float16 values most of
-which are subnormal."""
 cannot_prove = """
 That the lost digits matter to this run."""
 message = "{who}: {what}"
@@ -35,10 +31,14 @@ why = "single layers may have small gradients in a healthy run"
 [variant.tensors]
 needs = ["tensor"]
 strength = "strong"
+proves = """
+The named share of the elements of recorded float16 gradients lies, in every sampled step, in tensors most of whose
+values that are not zero are subnormal, below 2^-14, or which are mostly zero."""
 
 [variant.activations]
 needs = ["tensor", "node"]
 strength = "strong"
+proves = "A recorded operator gave float16 values most of which are subnormal, below 2^-14."
 says = "Operators are on record for single steps only."
 */
 -- variant: tensors
