@@ -287,6 +287,11 @@ def _ascends(values: pa.ChunkedArray) -> bool:
     return bool(pc.all(pc.greater_equal(later, earlier)).as_py()) if len(ordered) > 1 else True
 
 
+def has_rows(con: duckdb.DuckDBPyConnection, table: str) -> bool:
+    """Whether there is anything to ask for: planning a long query costs milliseconds also over nothing."""
+    return con.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None
+
+
 def load_table(con: duckdb.DuckDBPyConnection, table: str, parts: Iterable[tuple[int, Path]]) -> None:
     """Appends Parquet parts of artifacts, written after `intern`, to a table, in the order given.
 

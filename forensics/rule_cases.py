@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,7 @@ def _run_rules(folders: Sequence[Path], fixtures: Path | None, names: Sequence[s
                 if problem is not None:
                     results.append(CaseResult(rule.id, case["name"], problem))
     finally:
+        _fixture.cache_clear()
         shutil.rmtree(work, ignore_errors=True)
     return results
 
@@ -129,12 +130,7 @@ def _opened(
     case: Mapping[str, Any], fixtures: Path | None, work: Path
 ) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[Source]]]:
     if "fixture" in case and fixtures is not None:
-        key = case["fixture"].replace("/", "_")
-        folder, path = fixtures / case["fixture"] / "artifacts", work / f"{key}.duckdb"
-        found = discover(folder, work / key)
-        if not path.exists():
-            assemble_case(ingest(found, work / "cache"), path)
-        sources = [item.source for item in found]
+        path, sources = _fixture(case["fixture"], fixtures, work)
     else:
         place = Path(tempfile.mkdtemp(dir=work))
         path = place / "case.duckdb"
@@ -146,6 +142,15 @@ def _opened(
         yield con, sources
     finally:
         con.close()
+
+
+@cache
+def _fixture(name: str, fixtures: Path, work: Path) -> tuple[Path, list[Source]]:
+    """Many cases read one fixture."""
+    key = name.replace("/", "_")
+    path, found = work / f"{key}.duckdb", discover(fixtures / name / "artifacts", work / key)
+    assemble_case(ingest(found, work / "cache"), path)
+    return path, [item.source for item in found]
 
 
 def _loaded_files(case: Mapping[str, Any], place: Path) -> list[Loaded]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 
+from forensics.case import has_rows
 from forensics.models.capture_mechanisms import Clues, mechanism_of
 
 _MAX_FRAMES = 200  # of one stack
@@ -164,12 +165,13 @@ _INSERT = "INSERT INTO capture_offence VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 
 
 def derive_captures(con: duckdb.DuckDBPyConnection) -> None:
-    con.execute(_WINDOWS)
-    for call in _dicts(con, _REFUSED):
-        _insert(con, call, "result", _clues_of_call(con, call))
-    for call in _dicts(con, _FORBIDDEN):
-        _insert(con, call, "call", _clues_of_call(con, call))
-    for error in _dicts(con, _ERRORS):
+    if has_rows(con, "slice"):
+        con.execute(_WINDOWS)
+        for call in _dicts(con, _REFUSED):
+            _insert(con, call, "result", _clues_of_call(con, call))
+        for call in _dicts(con, _FORBIDDEN):
+            _insert(con, call, "call", _clues_of_call(con, call))
+    for error in _dicts(con, _ERRORS) if has_rows(con, "log_event") else ():
         _insert(con, error, "log", _clues_of_error(con, error))
 
 

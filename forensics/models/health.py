@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import duckdb
 
+from forensics.case import has_rows
+
 # Healthy and bad limits; ratios. Memory use: as in the board of thresholds.
 LIMITS = {
     "gradient-sparsity": (0.60, 0.85),
@@ -103,7 +105,9 @@ WHERE CASE WHEN d.row IS NULL THEN h.forward_ns > 0 ELSE d.forward_ns > 0 AND d.
 
 
 def derive_health(con: duckdb.DuckDBPyConnection) -> None:
-    for query in (_SPARSITY, _RESIDENCY, _TIMES):
+    for table, query in (("tensor", _SPARSITY), ("sample", _RESIDENCY), ("slice", _TIMES)):
+        if not has_rows(con, table):
+            continue
         con.execute(
             f"""
             INSERT INTO health_part
