@@ -15,4 +15,4 @@ if not os.environ.get("FORENSICS_EXPLORE"):
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "checkout: needs files that are not part of a wheel")
-    config.addinivalue_line("markers", "sweep: many inputs through code that is the same wherever it is installed")
+    config.addinivalue_line("markers", "installed: depends on what a wheel holds, where it lies or what lies beside it")

@@ -13,8 +13,6 @@ from forensics.investigation import Case
 from forensics.models.allocator_whatif import what_ifs
 from forensics.pipeline import analyze
 
-pytestmark = pytest.mark.sweep
-
 FIXTURES = ROOT / "fixtures"
 RECORDED = sorted(path.parents[1].name for path in FIXTURES.glob("memory-*/artifacts/memory_snapshot.pickle"))
 # The recorder's own example of an incomplete one: everything before the first event is unknown.

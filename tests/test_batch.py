@@ -20,6 +20,8 @@ from forensics.fleet.journal import Journal
 from forensics.fleet.layout import Fleet
 from forensics.fleet.lock import Busy, locked
 
+pytestmark = pytest.mark.installed
+
 _LOG = """2026-11-02 10:00:00 starting
 step 1 loss 2.5
 Traceback (most recent call last):

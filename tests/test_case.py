@@ -16,6 +16,8 @@ from forensics.errors import CaseError
 from forensics.ingest import ingest
 from forensics.states import CAPABILITIES
 
+pytestmark = pytest.mark.installed
+
 
 @pytest.fixture
 def case(tmp_path: Path) -> Path:

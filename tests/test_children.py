@@ -24,6 +24,8 @@ from forensics.forking import ForkServer
 from forensics.ingest import Loaded, ingest
 from forensics.pipeline import Settings, analyze
 
+pytestmark = pytest.mark.installed
+
 STEP_217 = ROOT / "fixtures" / "step-217" / "artifacts"
 linux = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
 

@@ -22,6 +22,8 @@ from forensics.packing import pack
 from forensics.pipeline import _unread
 from forensics.reviews import known_findings
 
+pytestmark = pytest.mark.installed
+
 STEP_217 = ROOT / "fixtures" / "step-217" / "artifacts"
 HEALTHY = ROOT / "fixtures" / "step-217-healthy" / "artifacts"
 

@@ -20,8 +20,6 @@ from forensics.finding import Anomaly
 from forensics.ingest import ingest
 from forensics.pipeline import analyze
 
-pytestmark = pytest.mark.sweep
-
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 NOON = 1_795_953_600 * SECOND  # 2026-11-29 12:00:00 UTC

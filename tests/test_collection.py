@@ -19,6 +19,8 @@ from forensics.errors import ForensicsError
 from forensics.investigation import Case
 from forensics.pipeline import analyze
 
+pytestmark = pytest.mark.installed
+
 JOB = """
 import faulthandler, signal, subprocess, sys, time
 if "handled" in sys.argv:

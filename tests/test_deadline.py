@@ -21,8 +21,6 @@ from forensics.ingest import ingest
 from forensics.pipeline import Settings, analyze
 from forensics.report.terminal import render_terminal
 
-pytestmark = pytest.mark.sweep
-
 STEP_217 = ROOT / "fixtures" / "step-217" / "artifacts"
 ENDLESS = "SELECT count(*) FROM range(100000000) AS a, range(100000000) AS b"
 

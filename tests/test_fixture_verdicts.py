@@ -16,8 +16,6 @@ from support import ROOT
 
 from forensics.pipeline import analyze
 
-pytestmark = pytest.mark.sweep
-
 FIXTURES = ROOT / "fixtures"
 NAMES = sorted(path.parent.name for path in FIXTURES.glob("*/expected.toml"))
 # Faults that what is on record does not tell, or for which there is no rule yet: here nothing must be claimed.

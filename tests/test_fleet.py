@@ -161,6 +161,7 @@ def test_what_reviewers_decided_is_counted_and_the_last_word_on_a_finding_holds(
     assert asked(fleet, "SELECT n_faults FROM host") == [{"n_faults": 1}]
 
 
+@pytest.mark.installed
 def test_every_column_that_can_be_asked_is_explained(tmp_path: Path) -> None:
     lacking = asked(
         write_fleet(tmp_path, [make_row("a", None)]),
@@ -245,6 +246,7 @@ def read_page(path: Path) -> _Links:
     return links
 
 
+@pytest.mark.installed
 def test_pages_link_every_job_once_and_no_page_grows_with_the_fleet(tmp_path: Path) -> None:
     rows = many_rows(PAGE_JOBS + 20)
     fleet = write_fleet(tmp_path, rows)

@@ -15,8 +15,6 @@ from support import ARTIFACTS, load, needs_artifacts
 from forensics.errors import ArtifactError
 from forensics.formats import kineto
 
-pytestmark = pytest.mark.sweep
-
 CUTS = 200
 
 

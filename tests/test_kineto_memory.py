@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from kineto_traces import many, trace
 
-pytestmark = pytest.mark.sweep
-
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds what a process may take")
 _LOAD = """
 import json, sys

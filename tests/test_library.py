@@ -10,6 +10,8 @@ from forensics.errors import RuleError
 from forensics.library import load_rule, load_rules
 from forensics.states import STATES, TRAVELS
 
+pytestmark = pytest.mark.installed
+
 FRONT = """/*
 title = "t"
 severity = "high"

@@ -28,8 +28,6 @@ from forensics.formats._log_session import _METRIC, _STRUCTURE
 from forensics.formats._log_template import learn
 from forensics.formats._log_time import Clock
 
-pytestmark = pytest.mark.sweep
-
 Draw = random.Random
 
 

@@ -15,8 +15,6 @@ from forensics.artifact import Head
 from forensics.discovery import discover
 from forensics.formats import log
 
-pytestmark = pytest.mark.sweep
-
 # What Python and libraries say, with the file names and the translated system messages of such machines.
 CHINESE = """\
 2026-03-01 10:00:00 INFO 开始训练，正在加载数据集 第1轮

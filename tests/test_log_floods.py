@@ -15,8 +15,6 @@ from test_log_columns import everything
 from forensics.formats import _log_lines, _log_rows, _log_sequences, _log_session, log
 from forensics.formats._log_quiet import Quiet, Sorted
 
-pytestmark = pytest.mark.sweep
-
 FLOODS = [
     "step {n} loss nan grad_norm 1.5",
     "[rank{r}]: step {n} loss nan done",

@@ -16,8 +16,6 @@ from support import load
 
 from forensics.formats import log
 
-pytestmark = pytest.mark.sweep
-
 PREFIXES: dict[str, Callable[[int], str]] = {
     "torch": lambda rank: f"[rank{rank}]: ",
     "torchrun": lambda rank: f"[default{rank}]:",

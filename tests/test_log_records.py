@@ -19,8 +19,6 @@ from forensics.formats import log
 from forensics.formats._log_lines import Block, read_blocks
 from forensics.formats._log_records import unwrap
 
-pytestmark = pytest.mark.sweep
-
 
 def texts(*records: Any) -> list[str]:
     lines = [record if isinstance(record, str) else json.dumps(record) for record in records]

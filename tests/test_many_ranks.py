@@ -10,8 +10,6 @@ import pytest
 from forensics import case, casebook, engine
 from forensics.pipeline import Analysis, analyze
 
-pytestmark = pytest.mark.sweep
-
 N = 64
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB "

@@ -29,8 +29,6 @@ from forensics.artifact import Source
 from forensics.errors import ArtifactError, Truncated, Untrusted
 from forensics.formats import memory_snapshot
 
-pytestmark = pytest.mark.sweep
-
 
 def test_compressed_snapshots_load_and_cut_ones_keep_their_beginning(tmp_path: Path) -> None:
     content = snapshot()

@@ -20,8 +20,6 @@ from forensics.errors import ArtifactError, Untrusted
 from forensics.formats import _memory_events, memory_snapshot
 from forensics.formats._pickle_stream import Opcodes
 
-pytestmark = pytest.mark.sweep
-
 BASE = 0x7F00_0000_0000
 T0_US = 1_700_000_000_000_000
 TABLES = ("memory_event", "memory_segment", "memory_block", "stack", "step")

@@ -19,8 +19,6 @@ from forensics.errors import ArtifactError
 from forensics.formats import _nsys_database, formats, nsys_sqlite
 from forensics.formats._nsys_database import Database
 
-pytestmark = pytest.mark.sweep
-
 REAL = ARTIFACTS / "nsys"
 _EVENTS = ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL")
 _KINDS = {

@@ -26,6 +26,7 @@ def step_217(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return {"out": out, **json.loads((out / "report.json").read_bytes())}
 
 
+@pytest.mark.installed
 def test_the_root_cause_of_step_217_is_the_birth_on_rank_1_and_the_timeout_its_consequence(
     step_217: dict[str, object],
 ) -> None:
@@ -41,6 +42,7 @@ def test_the_root_cause_of_step_217_is_the_birth_on_rank_1_and_the_timeout_its_c
     assert [t["rank"] for t in timeouts] == [0]
 
 
+@pytest.mark.installed
 def test_every_root_cause_and_consequence_leads_to_a_place_in_an_artifact(step_217: dict[str, object]) -> None:
     verdict = step_217["verdict"]
     assert isinstance(verdict, dict)
@@ -89,6 +91,7 @@ def test_a_changed_artifact_is_parsed_again_and_only_that(tmp_path: Path) -> Non
     assert analyze(tmp_path / "job", tmp_path / "out").n_parsed == 1
 
 
+@pytest.mark.installed
 def test_an_archive_gives_the_same_verdict_as_its_folder(tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "job"), "gztar", STEP_217)
     verdict = analyze(archive, tmp_path / "out").verdict
@@ -131,6 +134,7 @@ SELECT artifact_id, row, proc_id, rank, message AS what FROM log WHERE class = '
 """
 
 
+@pytest.mark.installed
 def test_a_new_format_is_one_file_and_a_new_rule_is_two(tmp_path: Path) -> None:
     rules = tmp_path / "rules" / "test"
     rules.mkdir(parents=True)
@@ -188,6 +192,7 @@ def test_the_time_limit_is_kept_and_what_it_cut_is_said(tmp_path: Path) -> None:
     assert result.report.warnings
 
 
+@pytest.mark.installed
 def test_nothing_on_the_way_imports_torch() -> None:
     import subprocess
 

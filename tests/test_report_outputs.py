@@ -23,6 +23,8 @@ from forensics.report.html import asset
 from forensics.report.junit import render_junit
 from forensics.report.sarif import render_sarif
 
+pytestmark = pytest.mark.installed
+
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "numerics-exp-overflow" / "artifacts"
 STANDARDS = Path(__file__).parent / "standards"
 REPORTS = {"cause": demo.root_cause, "none": demo.not_established, "healthy": demo.healthy, "hostile": hostile_report}

@@ -10,8 +10,6 @@ from support import ROOT
 
 from forensics.pipeline import analyze
 
-pytestmark = pytest.mark.sweep
-
 REPORTED = ROOT / "tests" / "reported"
 NAMES = sorted(path.parent.name for path in REPORTED.glob("*/expected.toml"))
 # A rank that never says that it waits may be slow or gone: without times of its own log nothing must be claimed.

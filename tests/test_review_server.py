@@ -14,6 +14,8 @@ import pytest
 from forensics.review_server import serve_reports
 from forensics.reviews import read_reviews
 
+pytestmark = pytest.mark.installed
+
 TOKEN = "t0ken"
 REVIEWS = json.dumps({"format": "forensics.reviews/1", "reviews": [{"fingerprint": "abc", "state": "confirmed"}]})
 

@@ -15,6 +15,8 @@ from forensics.errors import ForensicsError
 from forensics.investigation import Case
 from forensics.reviews import Review, exported, read_reviews, record
 
+pytestmark = pytest.mark.installed
+
 LOG = (
     "[rank0]: Traceback (most recent call last):\n"
     '[rank0]:   File "/home/alice/train.py", line 3, in <module>\n'

@@ -19,8 +19,6 @@ from forensics.formats._rank_ranges import ranges_of, ranks_of
 from forensics.ingest import ingest
 from forensics.models.waits import derive_waits
 
-pytestmark = pytest.mark.sweep
-
 # The helpers around the simulator are those of the benchmark, which no wheel has.
 waits = pytest.importorskip("benchmarks.waits")
 culprits, is_right, loaded = waits.culprits, waits.is_right, waits.loaded
