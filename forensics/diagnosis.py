@@ -348,8 +348,12 @@ def _ranked_roots(graph: nx.DiGraph, findings: Sequence[Finding]) -> list[Findin
 
 
 def _slow_without_failure(findings: Sequence[Finding], outcome: Outcome) -> list[Finding]:
-    """What costs a job much, where nothing says that it failed: then that is what is wrong."""
-    if outcome.failed or any(f.role == "symptom" and f.severity in _GRAVE for f in findings):
+    """What costs a job much, where nothing but a weak sign says that it failed: then that is what is wrong.
+
+    People cancel jobs that are slow, and signals have many senders.
+    """
+    ailing = (f for f in findings if f.role == "symptom" and f.severity in _GRAVE and f.strength != STRENGTHS[-1])
+    if outcome.failed or any(ailing):
         return []
     slow = [f for f in findings if f.role == "performance" and f.severity in _GRAVE and f.explained_by is None]
     return sorted(slow, key=lambda f: (*_weight(f), *order_of_time(f)))

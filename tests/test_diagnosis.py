@@ -175,6 +175,8 @@ def test_what_costs_much_is_the_verdict_only_where_the_job_did_not_fail() -> Non
     assert diagnose([finding(0, "capture-skip", **slow)], Outcome(completed="done")).status == "root-cause"
     assert diagnose([finding(0, "capture-skip", **slow)], Outcome(failed="exit code 1")).status == "not-established"
     assert diagnose([finding(0, "capture-skip", **slow), timeout()], Outcome()).status == "not-established"
+    cancelled = finding(1, "host-preemption", role="symptom", severity="high", strength="indication")
+    assert [f.id for f in diagnose([finding(0, "capture-skip", **slow), cancelled], Outcome()).root_causes] == [0]
     assert (
         diagnose([finding(0, "capture-skip", **slow | {"severity": "medium"})], Outcome()).status == "not-established"
     )

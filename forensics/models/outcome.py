@@ -1,7 +1,8 @@
 """How each process, and each attempt as a whole, ended: completion and failure evidence in one table.
 
 Reads log_event, fact, proc; writes outcome. Exit codes are proof, statements of the scheduler strong, the job's own
-closing words strong (what it prints after its last step), everything else an indication.
+closing words strong (what it prints after its last step), everything else an indication. That somebody cancelled a job
+does not say that it failed.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ FROM (
     FROM log AS e
     WHERE e.role IN ('primary', 'symptom', 'secondary')
       AND (e.exception IS NOT NULL OR e.level = 'fatal' OR e.class LIKE 'sched.%' OR e.source = 'torchrun')
+      AND e.class <> 'sched.cancel'
       AND coalesce(e.fields ->> 'handled', 'false') <> 'true'
 )
 ORDER BY attempt, proc_id, ts_ns, artifact_id, line, result, detail
