@@ -91,6 +91,10 @@ ONE_JOB = {
     "states of a trainer that went on elsewhere": {
         "first/trainer_state.json": state(2.0), "second/trainer_state.json": state(2.0, last=20)
     },
+    "states of a trainer whose loss is NaN": {
+        "first/trainer_state.json": state(2.0).replace("0.5}", "NaN}").replace("1.0}", "NaN}"),
+        "second/trainer_state.json": state(2.0, last=20).replace("0.5}", "NaN}").replace("1.0}", "NaN}"),
+    },
     "states of a trainer at its checkpoints, of which one was written again": {
         "checkpoint-5/trainer_state.json": state(2.0), "checkpoint-10/trainer_state.json": state(3.0)
     },

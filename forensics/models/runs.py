@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import isnan
 
 from forensics.models.processes import Mention
 
@@ -165,7 +166,8 @@ def _told_apart(folders: Sequence[_Folder]) -> set[str]:
 
 def _differ(one: Mapping[tuple[int, int], float], other: Mapping[tuple[int, int], float]) -> bool:
     """One that went on in another folder begins with what it had written before."""
-    return sum(value != other[key] for key, value in one.items() if key in other) >= _LEAST_DIFFERENT
+    both = ((value, other[key]) for key, value in one.items() if key in other)
+    return sum(a != b and not (isnan(a) and isnan(b)) for a, b in both) >= _LEAST_DIFFERENT
 
 
 def _pairs(folders: Sequence[_Folder]) -> Iterable[tuple[_Folder, _Folder]]:
