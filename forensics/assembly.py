@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,9 @@ def _mentions(artifact_id: int, item: Loaded) -> list[Mention]:
 def _lying(artifact_id: int, item: Loaded) -> Lying:
     found, mentions = item.found, _mentions(artifact_id, item)
     values = _values(item) if found.format in _ONE_OF_A_JOB else {}
-    return Lying(found.source.name, found.format, mentions, _series(item), values)
+    has_series = "sample" in item.tables() and item.meta["clock"] in _ABSOLUTE
+    series = cache(partial(_series, item)) if has_series else None
+    return Lying(found.source.name, found.format, mentions, series, values)
 
 
 def _values(item: Loaded) -> dict[tuple[int, int], float]:
@@ -165,9 +167,6 @@ def _values(item: Loaded) -> dict[tuple[int, int], float]:
 
 def _series(item: Loaded) -> Series | None:
     """Steps and times of an artifact's samples, as the statistics of their Parquet files tell, without reading them."""
-    clock = item.meta["clock"]
-    if clock not in _ABSOLUTE:
-        return None
     bounds: dict[str, list[int]] = {"step": [], "ts_ns": []}
     for part in item.tables().get("sample", []):
         about = pq.read_metadata(part)
@@ -180,7 +179,7 @@ def _series(item: Loaded) -> Series | None:
     if not all(bounds.values()):
         return None
     steps, times = bounds["step"], bounds["ts_ns"]
-    return Series(min(steps), max(steps), min(times), max(times), clock)
+    return Series(min(steps), max(steps), min(times), max(times), item.meta["clock"])
 
 
 def _contradictions(item: Loaded) -> list[dict[str, Any]]:

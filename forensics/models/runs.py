@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import isnan
@@ -54,13 +54,14 @@ class Series:
 class Lying:
     """Where an artifact lies: path, format, what it says of its processes, and its series of steps.
 
+    `series`: asked for only where folders have to be compared; None where a file cannot have one.
     `values`: of a file that a job has only one of, by step and name; empty for others.
     """
 
     path: str
     format: str | None
     mentions: Sequence[Mention]
-    series: Series | None = None
+    series: Callable[[], Series | None] | None = None
     values: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
 
@@ -69,7 +70,7 @@ class _Folder:
     path: str
     artifacts: list[int] = field(default_factory=list)
     processes: dict[_Rank, set[tuple[str | None, int]]] = field(default_factory=lambda: defaultdict(set))
-    series: dict[tuple[str, str | None, _Rank], Series] = field(default_factory=dict)
+    series: dict[tuple[str, str | None, _Rank], Callable[[], Series | None]] = field(default_factory=dict)
     values: dict[str, Mapping[tuple[int, int], float]] = field(default_factory=dict)
 
 
@@ -151,7 +152,7 @@ def _told_apart(folders: Sequence[_Folder]) -> set[str]:
         if one.path in found and other.path in found:
             continue
         anew = {
-            _anew(series, other.series[key]) for key, series in one.series.items() if key in other.series
+            _anew(series(), other.series[key]()) for key, series in one.series.items() if key in other.series
         }  # None: nothing tells; False: one goes on where the other had come to
         other_process = any(
             known.isdisjoint(other.processes[rank]) for rank, known in one.processes.items() if rank in other.processes
@@ -180,7 +181,9 @@ def _pairs(folders: Sequence[_Folder]) -> Iterable[tuple[_Folder, _Folder]]:
     return [(folders[one], folders[other]) for one, other in sorted(pairs)]
 
 
-def _anew(one: Series, other: Series) -> bool | None:
+def _anew(one: Series | None, other: Series | None) -> bool | None:
+    if one is None or other is None:
+        return None
     first, second = sorted((one, other), key=lambda series: series.from_ns)
     return second.begins_anew_after(first)
 
@@ -190,7 +193,10 @@ def _is_part(folder: _Folder) -> bool:
 
 
 def _in_order(runs: Sequence[_Folder]) -> list[_Folder]:
-    begins = {run.path: min((s.from_ns for s in run.series.values()), default=None) for run in runs}
+    begins = {}
+    for run in runs:
+        known = (series() for series in run.series.values())
+        begins[run.path] = min((one.from_ns for one in known if one is not None), default=None)
     named = sorted(runs, key=lambda run: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", run.path)])
     if any(begin is None for begin in begins.values()):
         return named
