@@ -2,7 +2,8 @@
 title = "A traced or exported graph holds values of the run that it was traced in"
 severity = "medium"
 cannot_prove = """
-That a later call needs another value: for inputs like those of the trace the graph is right. Only the failed check shows that it is not."""
+That a later call needs another value: for inputs like those of the trace the graph is right. Only the failed check, or a
+call that was refused, shows that it is not. Of a refused call alone, whether the graph was traced or scripted."""
 message = "{who}: {what}{more}"
 fix = "Script the part with the branch (torch.jit.script), name what varies as dynamic (dynamic_shapes of torch.export, dynamic_axes of ONNX), compute with tensors instead of Python numbers, and check the graph with inputs of another size."
 causes = [{ state = "kernel-replaced", of = "job" }]
@@ -14,6 +15,13 @@ strength = "strong"
 proves = """
 The tracer says that it turned a value of its run into a constant, or that a second run of the function did not give
 what its trace gives."""
+
+[variant.call]
+needs = ["log_event"]
+strength = "strong"
+proves = """
+A saved TorchScript graph refuses inputs of another size than one that it holds itself."""
+says = "Sizes are those of the messages; where the graph holds its own is not in them."
 
 [variant.graph]
 needs = ["compile_event"]
@@ -45,6 +53,69 @@ SELECT
 FROM said
 QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY is_check DESC, exception IS NULL, artifact_id, row) = 1
 ORDER BY ts_ns, artifact_id, row;
+-- variant: call
+WITH RECURSIVE
+refused AS (
+    SELECT
+        *,
+        -- The two sizes that do not fit, the one that the graph holds unknown which; NULL where the message names none.
+        coalesce(fields ->> 'expected_shape', fields ->> 'size', fields ->> 'expanded_size') AS one,
+        coalesce(fields ->> 'held_shape', fields ->> 'other_size', fields ->> 'existing_size') AS other
+    FROM log
+    WHERE class = 'code.shape' AND role = 'primary' AND coalesce(fields ->> 'handled', 'false') <> 'true'
+),
+walk AS (
+    SELECT r.artifact_id, r.row, f.parent_id, f.function, f.file, f.line
+    FROM refused AS r
+    JOIN frame AS f ON f.id = r.stack_id
+    UNION ALL
+    SELECT w.artifact_id, w.row, f.parent_id, f.function, f.file, f.line
+    FROM walk AS w
+    JOIN frame AS f ON f.id = w.parent_id
+),
+-- Frames of a saved graph: its code lies in the archive under code/.
+inside AS (
+    SELECT
+        artifact_id,
+        row,
+        max(function) AS function,
+        max(file || ':' || line) AS place
+    FROM walk
+    WHERE starts_with(file, 'code/__torch__')
+    GROUP BY artifact_id, row
+),
+told AS (
+    SELECT
+        proc_id,
+        count(DISTINCT one) AS n_one,
+        count(DISTINCT other) AS n_other,
+        count(*) AS n
+    FROM refused
+    WHERE one IS NOT NULL AND other IS NOT NULL
+    GROUP BY proc_id
+)
+SELECT
+    r.artifact_id,
+    r.row,
+    r.line,
+    r.proc_id,
+    r.rank,
+    r.step,
+    r.ts_ns,
+    'the saved graph refuses inputs of another size: ' || left(split_part(r.message, chr(10), 1), 200) AS what,
+    CASE WHEN least(t.n_one, t.n_other) = 1 AND greatest(t.n_one, t.n_other) > 1
+        THEN '; so ' || greatest(t.n_one, t.n_other) || ' times, each for another size of the input and the same one of the graph'
+        ELSE '' END AS more,
+    i.function || ' (' || i.place || ')' AS where_in_code,
+    'high' AS severity,
+    ['kernel-replaced', 'rank-failed'] AS causes,
+    CASE WHEN least(t.n_one, t.n_other) = 1 AND greatest(t.n_one, t.n_other) > 1 THEN 'strong' ELSE 'indication' END AS strength,
+    'refused' AS key
+FROM refused AS r
+JOIN inside AS i ON i.artifact_id = r.artifact_id AND i.row = r.row
+JOIN told AS t ON t.proc_id IS NOT DISTINCT FROM r.proc_id
+QUALIFY row_number() OVER (PARTITION BY r.proc_id ORDER BY r.artifact_id, r.row) = 1
+ORDER BY r.ts_ns, r.artifact_id, r.row;
 -- variant: graph
 WITH
 held AS (

@@ -298,9 +298,16 @@ reading AS (
     SELECT
         *,
         coalesce(unit, '') = 'bool' AS is_told,
-        CASE WHEN coalesce(unit, '') = 'bool' THEN value = 1 ELSE isfinite(value) END AS is_good
+        CASE WHEN coalesce(unit, '') = 'bool' THEN value = 1 ELSE isfinite(value) END AS is_good,
+        -- Jobs with several losses give each a name of its own.
+        name NOT IN ('loss', 'grad_norm') AND coalesce(unit, '') <> 'bool' AS is_part,
+        -- What is drawn up ahead is read a few logged steps before it is used.
+        coalesce(lag(line, 3) OVER (PARTITION BY artifact_id, proc_id, name ORDER BY row), 0) AS since_line
     FROM metric
-    WHERE name IN ('loss', 'grad_norm') OR (unit = 'bool' AND regexp_matches(name, '(^|_)(is|all)?_?finite(_|$)'))
+    WHERE name IN ('loss', 'grad_norm')
+        OR (source IN ('log', 'metrics') AND regexp_matches(lower(name), '(^|[_/.])loss($|[_/.])')
+            AND NOT regexp_matches(lower(name), '(^|[_/.])(eval|val|valid|validation|test|dev)[_/.]|loss_(scale|weight|std)'))
+        OR (unit = 'bool' AND regexp_matches(name, '(^|_)(is|all)?_?finite(_|$)'))
 ),
 course AS (
     SELECT
@@ -309,7 +316,8 @@ course AS (
         count(*) FILTER (WHERE NOT is_good) AS n_bad,
         count(DISTINCT value) FILTER (WHERE NOT is_good) AS n_kinds,
         max(step) FILTER (WHERE is_good) AS last_good_step,
-        max((artifact_id, row)) FILTER (WHERE is_good) AS last_good
+        max((artifact_id, row)) FILTER (WHERE is_good) AS last_good,
+        max_by(is_good, (artifact_id, row)) AS ends_good
     FROM reading
     GROUP BY proc_id, name
 ),
@@ -322,7 +330,11 @@ lasting AS (
         c.last_good IS NULL
         OR CASE WHEN r.step IS NULL OR c.last_good_step IS NULL THEN (r.artifact_id, r.row) > c.last_good ELSE r.step > c.last_good_step END
       )
-      AND (r.name <> 'grad_norm' OR c.n_bad >= $min_nonfinite_steps)
+      AND ((r.name <> 'grad_norm' AND NOT r.is_part) OR c.n_bad >= $min_nonfinite_steps)
+      -- One of several losses that is not used may be undefined.
+      AND (NOT r.is_part OR NOT EXISTS (
+        SELECT 1 FROM course AS o WHERE o.proc_id IS NOT DISTINCT FROM r.proc_id AND contains(o.name, 'loss') AND o.ends_good
+      ))
       -- Infinite at a loss scale that never moves: that scale is at fault (numerics-scaler-stall), not an operator.
       AND NOT EXISTS (
         SELECT 1 FROM metric AS s
@@ -340,15 +352,29 @@ earliest AS (
     FROM lasting
     QUALIFY bool_or(NOT is_told) OVER (PARTITION BY proc_id)
         AND row_number() OVER (PARTITION BY proc_id ORDER BY step, CASE name WHEN 'loss' THEN 0 WHEN 'grad_norm' THEN 1 ELSE 2 END, artifact_id, row) = 1
+),
+-- What numpy warned of between the last finite values and the first that is not: Python prints it once for a place.
+warned AS (
+    SELECT
+        z.artifact_id,
+        z.row,
+        min_by(struct_pack(line := w.line, row := w.row, place := w.fields ->> 'place', said := regexp_extract(w.message, 'RuntimeWarning: .*')), w.row) AS first
+    FROM earliest AS z
+    JOIN log AS w ON w.artifact_id = z.artifact_id AND w.line BETWEEN z.since_line AND z.line
+    WHERE w.signature = 'numpy-invalid-value'
+    GROUP BY z.artifact_id, z.row
 )
 SELECT
-    artifact_id,
-    row,
-    proc_id,
-    rank,
-    step,
-    ts_ns,
-    line,
+    z.artifact_id,
+    z.row,
+    z.proc_id,
+    z.rank,
+    z.step,
+    z.ts_ns,
+    z.line,
+    w.first.place AS where_in_code,
+    CASE WHEN w.first IS NOT NULL THEN [{'artifact_id': z.artifact_id, 'row': w.first.row, 'line': w.first.line, 'note': 'what numpy warned of right before'}] END AS evidence,
+    CASE WHEN w.first IS NULL THEN '' ELSE 'Look at ' || coalesce(w.first.place, 'the line that numpy warned of') || ' first: a division by a range, sum or deviation that is 0 for some sample (an image of one colour, an empty mask) puts NaN into the batch; leave such samples out or divide by max(x, eps). Check torch.isfinite(batch).all() in the loop. If the batch is finite: ' END ||
     'Record the operators of the steps up to this one (forensics_recorder) or run them under torch.autograd.set_detect_anomaly(True): that names the operator. Then bound its operands, and check the batch of that step on this rank.' AS fix,
     'the first value on record that is not finite is ' || CASE WHEN is_told THEN 'what ' || name || ' = false tells of' ELSE 'its ' || name END AS what,
     name AS metric,
@@ -358,10 +384,12 @@ SELECT
         WHEN n_bad = 1 THEN '; it is ' || value
         WHEN n_kinds = 1 THEN '; it is ' || value || ' from there on'
         ELSE '; it is ' || value || ', and never finite again'
-    END || CASE WHEN is_told THEN '; no record tells which operator gave it' ELSE ', and no record tells which operator gave it' END AS place,
+    END || CASE WHEN is_told THEN '; no record tells which operator gave it' ELSE ', and no record tells which operator gave it' END
+        || CASE WHEN w.first IS NULL THEN '' ELSE '; right before, ' || coalesce(w.first.place, 'a line of the job') || ' divided by zero or the like (' || w.first.said || ')' END AS place,
     name AS key
-FROM earliest
-ORDER BY step, artifact_id, row;
+FROM earliest AS z
+LEFT JOIN warned AS w ON w.artifact_id = z.artifact_id AND w.row = z.row
+ORDER BY z.step, z.artifact_id, z.row;
 -- variant: scale
 WITH
 change AS (
