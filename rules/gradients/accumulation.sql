@@ -18,6 +18,16 @@ value = 0.001
 unit = "|derivative / loss scale - 1|"
 why = "float32 and powers of two hold both exactly; with two micro-batches the right value is a half"
 
+[thresholds.min_pairs]
+value = 3
+unit = "losses at the same place of two runs"
+why = "one pair that fits can be chance"
+
+[thresholds.max_ratio_error]
+value = 0.1
+unit = "|ratio of losses / ratio of micro-batches - 1|, of each of the first points"
+why = "runs of one seed drift apart by percents within the first points; their losses differ by a factor of two or more here"
+
 [variant.tensors]
 needs = ["tensor", "sample"]
 strength = "strong"
@@ -32,6 +42,13 @@ proves = """
 The recorded backward enters the loss with a derivative of one, or of the loss scale, where a mean over the
 micro-batches needs that divided by their number."""
 says = "The derivative is that of the recorded step. Whether the gradients are divided later is not on record."
+
+[variant.runs]
+needs = ["log_event", "sample"]
+strength = "strong"
+proves = """
+Two runs lie side by side whose losses stand to each other, point by point, as the numbers of their micro-batches."""
+says = "That the gradients are too large by the same factor is read from the gradient norms where both runs log them. A trainer may also sum only what it logs."
 */
 -- variant: tensors
 WITH
@@ -118,3 +135,78 @@ LEFT JOIN scaled AS s ON s.proc_id IS NOT DISTINCT FROM e.proc_id AND s.step = e
 WHERE abs(e.derivative / coalesce(s.scale, 1) - 1) <= $max_error
 QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.step, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: runs
+WITH
+-- A run is one artifact that says how often it accumulates, and in which losses are logged.
+run AS (
+    SELECT
+        e.artifact_id,
+        min(e.line) AS line,
+        min(CAST(e.fields ->> 'accumulation_steps' AS BIGINT)) AS n_micro
+    FROM log AS e
+    WHERE e.signature = 'accumulation-told'
+    GROUP BY e.artifact_id
+    HAVING count(DISTINCT e.fields ->> 'accumulation_steps') = 1
+),
+point AS (
+    SELECT
+        c.artifact_id,
+        c.proc_id,
+        c.rank,
+        c.row,
+        c.line,
+        c.step,
+        c.ts_ns,
+        c.name,
+        c.value,
+        c.place
+    FROM training_curve AS c
+    WHERE c.name IN ('loss', 'grad_norm')
+    -- The series that an artifact tells most of.
+    QUALIFY c.n = max(c.n) OVER (PARTITION BY c.artifact_id, c.name)
+),
+pair AS (
+    SELECT
+        b.artifact_id,
+        a.artifact_id AS other_id,
+        b.proc_id,
+        b.rank,
+        r.n_micro,
+        o.n_micro AS n_other,
+        o.line AS other_line,
+        count(*) FILTER (WHERE b.name = 'loss') AS n_pairs,
+        min_by(b.row, b.place) FILTER (WHERE b.name = 'loss') AS row,
+        min_by(b.line, b.place) FILTER (WHERE b.name = 'loss') AS line,
+        min_by(b.step, b.place) FILTER (WHERE b.name = 'loss') AS step,
+        min(b.ts_ns) AS ts_ns,
+        min_by(b.value, b.place) FILTER (WHERE b.name = 'loss') AS value,
+        min_by(a.value, b.place) FILTER (WHERE b.name = 'loss') AS other_value,
+        max(abs(b.value / a.value * o.n_micro / r.n_micro - 1)) FILTER (WHERE b.name = 'loss') AS error,
+        median(b.value / a.value) FILTER (WHERE b.name = 'grad_norm') AS norm_ratio
+    FROM run AS r
+    JOIN run AS o ON o.n_micro < r.n_micro
+    JOIN point AS b ON b.artifact_id = r.artifact_id
+    JOIN point AS a ON a.artifact_id = o.artifact_id AND a.name = b.name AND a.place = b.place
+    WHERE b.place <= $min_pairs AND a.value > 0 AND isfinite(a.value) AND isfinite(b.value)
+    GROUP BY b.artifact_id, a.artifact_id, b.proc_id, b.rank, r.n_micro, o.n_micro, o.line
+)
+SELECT
+    p.artifact_id,
+    p.row,
+    p.line,
+    p.proc_id,
+    p.rank,
+    p.step,
+    p.ts_ns,
+    p.n_micro,
+    'its losses are ' || printf('%.2f', p.value / p.other_value) || ' times those of ' || x.path || ', which accumulates over ' || p.n_other || ' ('
+        || printf('%.4g', p.value) || ' and ' || printf('%.4g', p.other_value) || ' at the first point): they are summed, not averaged'
+        || CASE WHEN p.norm_ratio IS NULL THEN '' ELSE '; gradient norms are ' || printf('%.2f', p.norm_ratio) || ' times as large' END AS what,
+    'Divide the loss by the number of micro-batches, or by the tokens of all of them; where the trainer does it, give it a model that takes num_items_in_batch (**kwargs in forward), or a version that divides itself (transformers from 4.48 on). Rates tuned on the sum are too large by that factor before.' AS fix,
+    [{'artifact_id': p.other_id, 'line': p.other_line, 'note': 'the run that it is held against'}] AS evidence,
+    'summed' AS key
+FROM pair AS p
+JOIN artifact AS x ON x.id = p.other_id
+WHERE p.n_pairs >= $min_pairs AND p.error <= $max_ratio_error
+QUALIFY row_number() OVER (PARTITION BY p.artifact_id ORDER BY p.error, p.other_id) = 1
+ORDER BY p.ts_ns, p.artifact_id, p.row;
