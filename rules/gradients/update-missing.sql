@@ -3,7 +3,7 @@ title = "Parameters do not change although they have gradients"
 severity = "critical"
 cannot_prove = """
 Where the parameters or the rate went missing in the code. Contents are compared by a checksum over a sample of them."""
-message = "{who}: {n_still} of {n_parameters:# parameter stays|# parameters stay} the same{at_step} and in all later samples although they have gradients: {why}"
+message = "{who}: {what}{at_step}{since}: {why}"
 fix = "{remedy}"
 causes = [{ state = "weights-unmoved", of = "rank" }]
 requires = [{ state = "weights-unmoved", of = "rank" }]
@@ -34,6 +34,21 @@ value = 6e-8
 unit = "rate * largest gradient / largest weight"
 why = "half a unit in the last place of float32, relative to the weight"
 
+[thresholds.min_evaluations]
+value = 3
+unit = "evaluations with the same loss, the first and the last included"
+why = "two can be of one state: at the end of an epoch and of the run"
+
+[thresholds.max_still_range]
+value = 0.005
+unit = "(largest - smallest loss) / median, of all logged losses"
+why = "a run that learns, or diverges, moves by percents; batches of a model that stays the same scatter by tenths of a percent when averaged over an epoch"
+
+[thresholds.min_still]
+value = 6
+unit = "logged losses"
+why = "fewer can be a warm-up"
+
 [variant.tensors]
 needs = ["tensor"]
 strength = "proof"
@@ -47,6 +62,21 @@ strength = "indication"
 proves = """
 The logged learning rate is 0, from the named step to the end: an optimizer whose rate is 0 changes no parameter."""
 says = "Only the logged rate is known; that parameters stay the same follows from it unless a group has a rate of its own."
+
+[variant.evaluations]
+needs = ["sample"]
+strength = "strong"
+proves = """
+Evaluations between which the run trained give one and the same loss, to the last digit."""
+says = "That the weights are the same follows from the loss; whether gradients arrive is not in the metrics."
+
+[variant.settings]
+needs = ["sample", "fact"]
+strength = "indication"
+proves = """
+The loss does not move in any logged step of a run whose settings let wrapping replace the parameters that an optimizer
+was made for."""
+says = "The loss shows that nothing is learned; that the optimizer holds parameters from before the wrapping is the setting's known trap, and not on record."
 */
 -- variant: tensors
 WITH
@@ -149,6 +179,8 @@ SELECT
     n_parameters,
     n_writes,
     reason,
+    n_still || ' of ' || n_parameters || CASE WHEN n_parameters = 1 THEN ' parameter stays' ELSE ' parameters stay' END || ' the same' AS what,
+    ' and in all later samples although they have gradients' AS since,
     first_name AS module,
     CASE reason
         WHEN 'rate-zero' THEN 'the learning rate is 0'
@@ -213,6 +245,8 @@ SELECT
     'all' AS n_still,
     'all' AS n_parameters,
     'rate-zero' AS reason,
+    'the parameters stay the same' AS what,
+    '' AS since,
     'the learning rate is 0 in the last ' || count(*) || ' logged steps' AS why,
     'Check the number of steps that the schedule was made for, and how often scheduler.step() is called.' AS remedy,
     'rate-zero' AS key
@@ -222,3 +256,109 @@ WHERE c.name = 'learning_rate' AND c.value = 0 AND c.place > coalesce(m.last_mov
 GROUP BY c.artifact_id, c.proc_id, c.rank, c.n
 HAVING count(*) >= $min_logged AND count(*) >= 0.2 * c.n
 ORDER BY ts_ns, artifact_id, row;
+-- variant: evaluations
+WITH
+course AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        rank,
+        series,
+        min(row) AS row,
+        min(line) AS line,
+        min(step) AS step,
+        min(ts_ns) AS ts_ns,
+        max(row) AS last_row,
+        count(*) AS n_evaluations,
+        min(value) AS value
+    FROM training_curve
+    WHERE name = 'eval_loss' AND preference = 1
+    GROUP BY artifact_id, proc_id, rank, series
+    -- Values that are printed with three digits can be the same by rounding.
+    HAVING count(*) >= $min_evaluations AND min(value) = max(value) AND isfinite(min(value)) AND min(value) <> 0
+        AND abs(min(value) * 1000 - round(min(value) * 1000)) > 1e-6
+),
+-- Losses of training between the first and the last evaluation.
+trained AS (
+    SELECT
+        c.artifact_id,
+        c.row,
+        count(*) AS n_losses
+    FROM course AS c
+    JOIN training_curve AS t ON t.artifact_id = c.artifact_id AND t.proc_id IS NOT DISTINCT FROM c.proc_id
+    WHERE t.name = 'loss' AND t.row > c.row AND t.row < c.last_row
+    GROUP BY c.artifact_id, c.row
+)
+SELECT
+    c.artifact_id,
+    c.row,
+    c.line,
+    c.proc_id,
+    c.rank,
+    c.step,
+    c.ts_ns,
+    'all' AS n_still,
+    'all' AS n_parameters,
+    'same-evaluation' AS reason,
+    'the parameters stay the same' AS what,
+    '' AS since,
+    c.n_evaluations || ' evaluations give exactly the same loss (' || c.value || '), although ' || t.n_losses || ' training losses lie between the first and the last' AS why,
+    'Compare a parameter before and after optimizer.step(): make the optimizer after the model is complete (device, adapters, wrappers such as FSDP), look for requires_grad, a rate of 0, a scaler that skips every step, and an evaluation that loads or uses another copy of the model.' AS remedy,
+    'same-evaluation' AS key
+FROM course AS c
+JOIN trained AS t ON t.artifact_id = c.artifact_id AND t.row = c.row
+QUALIFY row_number() OVER (PARTITION BY c.proc_id ORDER BY c.n_evaluations DESC, c.artifact_id, c.row) = 1
+ORDER BY c.ts_ns, c.artifact_id, c.row;
+-- variant: settings
+WITH
+course AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        rank,
+        min(row) AS row,
+        min(line) AS line,
+        min(step) AS step,
+        min(ts_ns) AS ts_ns,
+        count(*) AS n_losses,
+        median(value) AS middle,
+        (max(value) - min(value)) / median(value) AS span
+    FROM training_curve
+    WHERE name = 'loss' AND preference = 1
+    GROUP BY artifact_id, proc_id, rank
+    HAVING count(*) >= $min_still AND bool_and(isfinite(value)) AND min(value) > 0
+),
+rate AS (
+    SELECT proc_id, max(value) AS rate FROM training_curve WHERE name = 'learning_rate' GROUP BY proc_id
+),
+flattened AS (
+    SELECT artifact_id, line, key
+    FROM fact
+    WHERE lower(key) SIMILAR TO '(.*[._])?(fsdp_)?use_orig_params' AND lower(value) = 'false'
+    QUALIFY row_number() OVER (ORDER BY artifact_id, line, key) = 1
+)
+SELECT
+    c.artifact_id,
+    c.row,
+    c.line,
+    c.proc_id,
+    c.rank,
+    c.step,
+    c.ts_ns,
+    'all' AS n_still,
+    'all' AS n_parameters,
+    'flattened' AS reason,
+    'nothing is learned' AS what,
+    '' AS since,
+    'the loss stays within ' || printf('%.2g', 100 * c.span) || ' % of ' || printf('%.4g', c.middle) || ' in all ' || c.n_losses
+        || ' logged steps at rates up to ' || printf('%.2g', r.rate) || ', and FSDP replaces the parameters by flat ones (' || f.key
+        || ' = false): an optimizer made before the model was wrapped holds the old ones' AS why,
+    'Wrap or prepare the model first and make the optimizer from its parameters after that, or set use_orig_params to true. Check: the parameters in optimizer.param_groups have a gradient after the backward.' AS remedy,
+    [{'artifact_id': f.artifact_id, 'line': f.line, 'note': 'the setting'}] AS evidence,
+    'flattened' AS key
+FROM course AS c
+JOIN rate AS r ON r.proc_id IS NOT DISTINCT FROM c.proc_id
+CROSS JOIN flattened AS f
+WHERE c.span <= $max_still_range AND r.rate > 0
+QUALIFY row_number() OVER (PARTITION BY c.proc_id ORDER BY c.n_losses DESC, c.artifact_id, c.row) = 1
+ORDER BY c.ts_ns, c.artifact_id, c.row;

@@ -72,6 +72,7 @@ LEFT JOIN proc AS p ON p.pid = CAST(e.fields ->> 'pid' AS BIGINT)
 WHERE e.class = 'mem.host.oom'
   AND e.source = 'kernel'
   AND e.role <> 'noise'
+  AND NOT EXISTS (SELECT 1 FROM foreign_kill AS o WHERE o.host IS NOT DISTINCT FROM e.host AND o.pid = e.fields ->> 'pid')
 -- The kernel first says who asked for memory, then whom it killed: the latter is the one to name.
 QUALIFY row_number() OVER (
     PARTITION BY e.host ORDER BY ((e.fields ->> 'pid') IS NULL), e.ts_ns NULLS LAST, e.artifact_id, e.row
@@ -108,6 +109,7 @@ SELECT
 FROM log AS e
 WHERE e.class = 'mem.host.oom'
   AND e.role = 'primary'
+  AND NOT EXISTS (SELECT 1 FROM foreign_kill AS o WHERE o.host IS NOT DISTINCT FROM e.host AND o.pid = e.fields ->> 'pid')
   AND coalesce(e.fields ->> 'handled', 'false') <> 'true'
 QUALIFY row_number() OVER (PARTITION BY e.host, e.rank ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
