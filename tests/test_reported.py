@@ -13,7 +13,8 @@ from forensics.pipeline import analyze
 REPORTED = ROOT / "tests" / "reported"
 NAMES = sorted(path.parent.name for path in REPORTED.glob("*/expected.toml"))
 # A rank that never says that it waits may be slow or gone: without times of its own log nothing must be claimed.
-UNTOLD = {"309-ranks-differ-at-end-of-epoch"}
+# A table of tensors that a person printed is no format; what their files would tell is not in it.
+UNTOLD = {"309-ranks-differ-at-end-of-epoch", "411-draft-model-with-odd-checkpoint"}
 
 
 @pytest.mark.parametrize("name", NAMES)
