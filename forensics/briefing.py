@@ -56,7 +56,7 @@ def brief(
         processes=casebook.processes(con),
         timeline=casebook.timeline(con, citations, verdict),
         series=casebook.series(con),
-        pictures=(*read_pictures(con), *thresholds.read(con, ordered, known)),
+        pictures=(*read_pictures(con, verdict.root_causes), *thresholds.read(con, ordered, known)),
         time_limit=time_limit,
     )
 

@@ -5,6 +5,8 @@ All text that comes from artifacts is masked here, as in `briefing`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import duckdb
 
 from forensics.citations import Citations
@@ -160,9 +162,10 @@ def timeline(con: duckdb.DuckDBPyConnection, citations: Citations, verdict: Verd
         [MAX_TIMELINE],
     ).fetchall()
     moments, shown_on = [], {row[4] for row in rows}
-    for ts, rank, kind, label, artifact_id, line, byte in rows:
+    for (ts, rank, kind, label), members in _told_once(rows).items():
+        artifact_id, line, byte = members[0]
         cited = citations.cite({"artifact_id": artifact_id, "line": line, "byte": byte, "text": label})
-        shown = one_line(mask(str(label)), 240)
+        shown = one_line(mask(str(label)), 240) + (f" (in {len(members)} places)" if len(members) > 1 else "")
         moments.append(view.Moment(ts, rank, kind, shown, evidence_view(cited) if cited else None))
     # The cause stands in its place, also where no log has a line of it.
     axis = con.execute("SELECT DISTINCT timeline FROM artifact WHERE id = ANY(?)", [list(shown_on)]).fetchall()
@@ -171,6 +174,14 @@ def timeline(con: duckdb.DuckDBPyConnection, citations: Citations, verdict: Verd
             place = evidence_view(root.evidence[0])
             moments.append(view.Moment(root.ts_ns, root.rank, "root cause", one_line(mask(root.message), 240), place))
     return tuple(sorted(moments, key=lambda moment: moment.ts_ns))
+
+
+def _told_once(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
+    """Places (artifact, line, byte) by what they tell: of one error many files may, with the same time and words."""
+    told: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+    for row in rows:
+        told.setdefault(row[:4], []).append(row[4:])
+    return told
 
 
 def series(con: duckdb.DuckDBPyConnection) -> tuple[view.SeriesView, ...]:

@@ -45,19 +45,25 @@ class Page:
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        self.dark(False)
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
+        return self._answer(self._send(method, params))
+
+    def _answer(self, number: int) -> dict[str, Any]:
+        while True:
+            answer = self._read()
+            if answer.get("id") == number:
+                result: dict[str, Any] = answer["result"]
+                return result
+
+    def _send(self, method: str, params: dict[str, Any]) -> int:
         self._n += 1
         message = {"id": self._n, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._read()
-            if answer.get("id") == self._n:
-                assert "error" not in answer, answer["error"]
-                result: dict[str, Any] = answer["result"]
-                return result
+        return self._n
 
     def _read(self) -> dict[str, Any]:
         end = time.monotonic() + _DEADLINE_S
@@ -68,6 +74,7 @@ class Page:
             self._rest += part
         raw, _, self._rest = self._rest.partition(b"\0")
         message: dict[str, Any] = json.loads(raw)
+        assert "error" not in message, message["error"]
         self._note(message.get("method", ""), message.get("params", {}))
         return message
 
@@ -97,8 +104,9 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def dark(self, on: bool = True, media: str = "") -> None:
-        feature = {"name": "prefers-color-scheme", "value": "dark" if on else "light"}
-        self.call("Emulation.setEmulatedMedia", media=media, features=[feature])
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if on else "light"}
+        still = {"name": "prefers-reduced-motion", "value": "reduce"}  # where a page scrolls to, it is at once
+        self.call("Emulation.setEmulatedMedia", media=media, features=[scheme, still])
 
     def scripts(self, on: bool) -> None:
         self.call("Emulation.setScriptExecutionDisabled", value=not on)
@@ -110,11 +118,15 @@ class Page:
         return answer["result"].get("value")
 
     def press(self, *keys: str) -> None:
+        """The keys one after the other; they are answered in this order, so that only the last is waited for."""
+        number = 0
         for key in keys:
             typed = {"text": key} if len(key) == 1 else {"Enter": {"text": "\r"}}.get(key, {})
             code = {"Tab": 9, "Enter": 13, "ArrowRight": 39, "ArrowLeft": 37, "Escape": 27}.get(key, 0)
-            self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **typed)
-            self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+            named = {"key": key, "windowsVirtualKeyCode": code}
+            self._send("Input.dispatchKeyEvent", {"type": "keyDown", **named, **typed})
+            number = self._send("Input.dispatchKeyEvent", {"type": "keyUp", **named})
+        self._answer(number)
 
     def picture(self, selector: str = "") -> bytes:
         """A PNG of the window, or of the whole of one element."""
@@ -128,25 +140,19 @@ class Page:
             clip["captureBeyondViewport"] = True
         return base64.b64decode(self.call("Page.captureScreenshot", **clip)["data"])
 
-    def faults(self, file: Path) -> list[str]:
-        """Opens a report as a reviewer does; what it asks for or complains of, and what runs out of a narrow window."""
-        self.open(file, width=320)
-        found = [f"asked for {url}" for url in self.requests if url not in {file.as_uri(), "data:,"}]
-        found += self.complaints
-        wide = self.run("document.documentElement.scrollWidth")
-        found += [f"{wide} px wide in a window of 320"] if wide > 320 else []
-        self.resize(1280)
-        ran = self.run("document.querySelectorAll('.copy.ready, .card').length") > 0
-        return found if ran else [*found, "its own script did not run"]
-
     def axe(self, *, dark: bool = False) -> list[str]:
-        """What axe-core finds in the open page with everything unfolded: rules of WCAG and good practice."""
+        """What axe-core finds in the open page with everything unfolded: rules of WCAG and good practice.
+
+        `dark`: only its contrasts; nothing else of a page depends on colours.
+        """
         assert AXE is not None
         self.dark(dark)
-        self.run(AXE.read_text(encoding="utf-8") + ";true")
+        if not self.run("'axe' in globalThis"):
+            self.run(AXE.read_text(encoding="utf-8") + ";true")
         self.run("[...document.querySelectorAll('details')].map((n) => (n.open = true)).length")
+        only = "runOnly: ['color-contrast'], " if dark else ""
         found = self.run(
-            "axe.run(document, { resultTypes: ['violations'] }).then((r) => r.violations.map((v) =>"
+            f"axe.run(document, {{ {only}resultTypes: ['violations'] }}).then((r) => r.violations.map((v) =>"
             " `${v.id}: ${v.help}: ${v.nodes.slice(0, 3).map((n) => n.html.slice(0, 200)).join(' | ')}`))"
         )
         self.dark(False)

@@ -138,3 +138,35 @@ def test_the_paths_between_gpus_are_read_from_the_printed_table(tmp_path: Path) 
     assert found.devices == ("GPU0", "GPU1", "GPU2")
     assert found.paths == (("", "NV18", "SYS"), ("NV18", "", "PHB"), ("SYS", "PHB", ""))
     assert found.near == ("0-31,64-95", "0-31,64-95", "32-63,96-127")
+
+
+def test_what_the_slow_rank_spends_its_time_on_stands_before_the_whole_steps(tmp_path: Path) -> None:
+    con = create_case(tmp_path / "case.duckdb")
+    con.execute("INSERT INTO string VALUES (1, 'step_seconds'), (2, 'data_seconds'), (3, 'gc_seconds')")
+    for rank in range(3):
+        for step in range(4):
+            slow = rank == 1
+            for name, value in ((1, 0.4), (2, 0.3 if slow else 0.01), (3, 0.03 if slow else 0.0)):
+                con.execute(
+                    "INSERT INTO sample (artifact_id, row, proc_id, rank, step, source, name_id, unit, value)"
+                    " VALUES (0, ?, ?, ?, ?, 'metrics', ?, 's', ?)",
+                    [10 * step + name, rank, rank, step, name, value],
+                )
+    first, second = (view for view in read_pictures(con) if isinstance(view, p.GridView))
+    assert (first.name, second.name) == ("Time on input", "Step time")
+    assert first.cells[1] == (0.3,) * 4
+    con.execute("DELETE FROM sample WHERE name_id = 2")
+    alone = [view.name for view in read_pictures(con) if isinstance(view, p.GridView)]
+    con.close()
+    assert alone == ["Step time"], "0.03 s are less than a tenth of a step"
+
+
+def test_a_cause_stands_in_its_step_and_a_model_on_one_device_has_no_map(tmp_path: Path) -> None:
+    result = analyze(FIXTURES / "step-217" / "artifacts", tmp_path)
+    steps = one(result.report.pictures, p.LastSteps)
+    told = {(row.step, row.rank): row.events for row in steps.rows if row.events}
+    assert told[217, "rank 1"][0].startswith("Cause: ") and "aten::log" in told[217, "rank 1"][0]
+    assert not any(isinstance(view, p.DeviceMap) for view in result.report.pictures)
+    labels = [(moment.rank, moment.label.partition(" (in ")[0]) for moment in result.report.timeline]
+    assert len(labels) == len(set(labels)), "what the launcher repeats is told once"
+    assert any(label.label.endswith("(in 2 places)") for label in result.report.timeline)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import report_demo as demo
 from browser import AXE, CHROMIUM, Page, browser
+from page_checks import faults
 from test_report_page import hostile_report
 
 from forensics.pipeline import analyze
@@ -190,6 +191,33 @@ def test_a_job_with_hostile_names_and_lines_gets_a_page_that_keeps_to_its_policy
         "RuntimeError: <iframe src=https://example.org></iframe> \u202e {{7*7}} \x1b[31m" + "w" * 3000 + "\n"
     )
     analyze(artifacts, tmp_path / "out")
-    assert page.faults(tmp_path / "out" / "report.html") == []
+    assert faults(page, tmp_path / "out" / "report.html") == []
     assert page.run("document.querySelectorAll('img, iframe, svg[onload], script').length") == 1
     assert "<img src=x onerror=alert(2)>" in page.run("document.body.textContent")
+
+
+def test_each_check_of_a_page_finds_what_it_is_for(page: Page, tmp_path: Path) -> None:
+    whole = written(demo.root_cause(), tmp_path)
+    assert faults(page, whole) == []
+    text = whole.read_text(encoding="utf-8")
+    body = text.index("<main")
+    place = text.index(">", body) + 1
+    bad = (
+        "<p><a href='javascript:x()'>a</a><i>one</i><b>two</b></p><p style='width:900px'>broad</p>"
+        "<p hidden>unseen</p><p><a href='#x' class='bare'>b</a></p><button>of its own</button>"
+        "<svg role='img' class='plot' viewBox='0 0 100 50'><text x='5' y='20'>first</text>"
+        "<text x='8' y='21'>second</text></svg>"
+    )
+    broken = tmp_path / "broken.html"
+    broken.write_text(text[:place] + bad + text[place:], encoding="utf-8")
+    found = "\n".join(faults(page, broken))
+    for said in (
+        "without scripts: its own script ran",
+        "Applying inline style violates",
+        "not inert: <a href",
+        "runs together: onetwo",
+        '"first" on "second"',
+        "not printed: unseen",
+        "axe: ",
+    ):
+        assert said in found, found

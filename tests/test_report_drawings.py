@@ -250,6 +250,17 @@ def test_lanes_are_bounded_and_show_ranks_with_moments_first() -> None:
     assert drawing.n_hidden == 64 + 5 - MAX_LANES
 
 
+def test_numbers_on_a_lane_never_lie_on_each_other() -> None:
+    chance = random.Random(3)
+    times = sorted(demo.T0 + int(chance.random() ** 3 * 100 * demo.SECOND) for _ in range(250))
+    drawing = lanes([Moment(ts, 0, "exit", "ended") for ts in times], [])
+    assert drawing is not None
+    chips = [item for item in ET.fromstring(drawing.svg).iter("rect") if item.get("class") == "chip"]
+    spans = [(float(chip.get("x", 0)), float(chip.get("width", 0))) for chip in chips]
+    assert len(spans) > 10
+    assert all(a + width <= b for (a, width), (b, _) in pairwise(spans))
+
+
 def test_lanes_hold_moments_that_are_a_nanosecond_apart() -> None:
     drawing = lanes([Moment(demo.T0 + n, n, "exit", f"ended {n}") for n in range(2)], [])
     assert drawing is not None and "+0.001 µs" in drawing.svg

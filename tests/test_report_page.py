@@ -313,3 +313,11 @@ def test_what_rows_rule_out_stands_apart_from_what_only_left_no_sign() -> None:
     assert "No sign in: errors and messages that the process printed." in shown
     lines = render_markdown(report)
     assert "### Ruled out by evidence" in lines and "No sign of 3 other faults in what was read" in lines
+
+
+def test_what_stands_beside_each_other_is_parted_by_blanks() -> None:
+    report = demo.root_cause()
+    page = parse(render_html(report))
+    said = " ".join(page.text.split())
+    assert "memory-whatif; Live memory grows step by step" in said
+    assert not re.search(r'"(open|class=)', render_html(report).partition("<body")[2].partition("<script>")[0])

@@ -88,6 +88,19 @@ def test_of_many_operators_the_finite_ones_are_left_out_and_counted() -> None:
     assert described is not None and f"{len(many) + 5 - MAX_NODES:,} not drawn".replace(",", "") in described
 
 
+def test_a_long_way_fits_the_page_and_is_folded_in_its_middle() -> None:
+    way = [Operation(i, f"aten::op{i}", "path", "forward", sources=(i - 1,)) for i in range(2, 40)]
+    spread = [Operation(100 + i, "aten::mul", "victim", "backward", sources=(i,)) for i in range(5, 30)]
+    root = parsed(provenance([*demo.provenance().operations[:2], *way, *spread]))
+    assert float(root.get("width", 0)) <= 1100
+    texts = [item.text for item in root.iter() if item.tag.endswith("text")]
+    assert {"aten::softmax", "aten::log", "aten::op2", "aten::op39"} <= set(texts)
+    folded = [int(said.removesuffix(" more")) for said in texts if said and said.endswith(" more")]
+    assert len(folded) == 2, "one in each lane"
+    drawn = marks(root, "op-box", "path") - 1 + marks(root, "victim") - 1  # less the fold of each lane
+    assert drawn + sum(folded) == len(way) + len(spread)
+
+
 def test_a_failed_request_stands_above_what_was_reserved() -> None:
     exhibit = drawn(demo.memory())
     assert "64 MiB" in exhibit.lead and "event 99" in exhibit.lead
@@ -142,7 +155,7 @@ def test_a_tensor_on_another_device_than_declared_stands_out() -> None:
 def test_the_last_steps_keep_every_step_and_what_was_said() -> None:
     exhibit = drawn(demo.steps())
     assert len(exhibit.twin.rows) == 10
-    assert exhibit.twin.headers == ["Step", "Rank", "Loss", "my_metric", "What the logs say"]
+    assert exhibit.twin.headers == ["Step", "Rank", "Loss", "my_metric", "What happened"]
     assert exhibit.twin.rows[-1][-1] == "RuntimeError: nan"
 
 

@@ -23,7 +23,7 @@ from forensics.fleet.layout import Fleet, write_whole
 from forensics.fleet.warehouse import rows_of
 from forensics.library import load_rules
 from forensics.report import text
-from forensics.report.html import asset, block, content_policy, line, link
+from forensics.report.html import asset, block, content_policy, finalize, line, link
 from forensics.resources import resource_folder
 
 PAGE_JOBS, PAGE_NAMES = 500, 2000
@@ -278,7 +278,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: line(value) if isinstance(value, str) and not isinstance(value, Markup) else value,
+        finalize=finalize,
     )
     environment.filters.update(
         line=line, plain=text.one_line, block=block, link=link, percent=text.percent, plural=text.plural, path=quote,

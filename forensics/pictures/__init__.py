@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import duckdb
 
+from forensics.finding import Finding
 from forensics.report.pictures import Picture
 
 
-def read_pictures(con: duckdb.DuckDBPyConnection) -> tuple[Picture, ...]:
-    """Every picture that the case has evidence for."""
+def read_pictures(con: duckdb.DuckDBPyConnection, causes: Sequence[Finding] = ()) -> tuple[Picture, ...]:
+    """Every picture that the case has evidence for; `causes`: what the verdict names, told where it happened."""
     from forensics.pictures import (
         capture_windows,
         device_maps,
@@ -32,7 +35,7 @@ def read_pictures(con: duckdb.DuckDBPyConnection) -> tuple[Picture, ...]:
         *memory_timeline.read(con),
         *segment_map.read(con),
         *reference_chains.read(con),
-        *last_steps.read(con),
+        *last_steps.read(con, causes),
         *step_times.read(con),
         *gradient_norms.read(con),
     )

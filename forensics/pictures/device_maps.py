@@ -13,13 +13,17 @@ MAX_STRETCHES = 60
 
 
 def read(con: duckdb.DuckDBPyConnection) -> list[DeviceMap]:
-    """Maps with misplaced tensors before others, then those over most devices."""
+    """Maps with misplaced tensors before others, then those over most devices.
+
+    A model that lies on one device, as declared, needs no map.
+    """
     maps = con.execute(
         """
         SELECT p.artifact_id, a.path, max(p.rank), count(*) FILTER (WHERE NOT p.is_as_declared),
             count(DISTINCT p.device)
         FROM placement AS p JOIN artifact AS a ON a.id = p.artifact_id
-        GROUP BY p.artifact_id, a.path ORDER BY 4 DESC, 5 DESC, p.artifact_id LIMIT ?
+        GROUP BY p.artifact_id, a.path HAVING count(DISTINCT p.device) > 1 OR bool_or(NOT p.is_as_declared)
+        ORDER BY 4 DESC, 5 DESC, p.artifact_id LIMIT ?
         """,
         [MAX_DRAWN],
     ).fetchall()

@@ -1,10 +1,12 @@
-"""The last ten steps before the end, of every rank: what was measured and what the logs say in each."""
+"""The last ten steps before the end, of every rank: what was measured, what the logs say and what was the cause."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import duckdb
 
-from forensics.finding import format_duration
+from forensics.finding import Finding, format_duration
 from forensics.redact import mask
 from forensics.report.pictures import LastStep, LastSteps
 from forensics.report.text import number, one_line
@@ -17,7 +19,8 @@ _MAX_EVENTS = 3
 _FIRST = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 
 
-def read(con: duckdb.DuckDBPyConnection) -> list[LastSteps]:
+def read(con: duckdb.DuckDBPyConnection, causes: Sequence[Finding] = ()) -> list[LastSteps]:
+    """One table; a cause that a step is known of stands in that step, before what the logs say."""
     names = _names(con)
     if not names:
         return []
@@ -38,6 +41,8 @@ def read(con: duckdb.DuckDBPyConnection) -> list[LastSteps]:
     for step, rank, name, value in values:
         cells.setdefault((step, rank), {})[name] = value
     events = _events(con, min((step for step, _ in cells), default=0))
+    for step, rank, said in _causes(causes, cells):
+        events[step, rank] = [said, *events.get((step, rank), [])][:_MAX_EVENTS]
     for key in events:
         cells.setdefault(key, {})
     n_ranks = con.execute("SELECT count(DISTINCT rank) FROM metric WHERE step IS NOT NULL").fetchone()
@@ -90,4 +95,15 @@ def _events(con: duckdb.DuckDBPyConnection, first_step: int) -> dict[tuple[int, 
         text = one_line(mask(str(said)), 160)
         if len(kept) < _MAX_EVENTS and text not in kept:
             kept.append(text)
+    return found
+
+
+def _causes(causes: Sequence[Finding], cells: Mapping[tuple[int, int], object]) -> list[tuple[int, int, str]]:
+    """(step, rank, what) of the causes within the steps shown; of no rank where the finding names none."""
+    first, ranks = min((step for step, _ in cells), default=0), {rank for _, rank in cells}
+    found = []
+    for cause in causes:
+        if cause.step is not None and cause.step >= first:
+            rank = min(ranks) if cause.rank is None and len(ranks) == 1 else -1 if cause.rank is None else cause.rank
+            found.append((cause.step, rank, one_line(f"Cause: {mask(cause.message)}", 240)))
     return found

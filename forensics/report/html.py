@@ -77,7 +77,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=_finalize,
+        finalize=finalize,
     )
     filters: dict[str, Any] = {
         "line": line,
@@ -108,9 +108,12 @@ def _environment() -> Environment:
     return environment
 
 
-def _finalize(value: object) -> object:
-    """Catches texts that a template shows without a filter."""
-    return line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+def finalize(value: object) -> object:
+    """Catches texts that a template shows without a filter; blanks at their ends, which part them from others, stay."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    before, after = (" " * end.isspace() for end in (value[:1], value[-1:]))
+    return before + line(value) + after
 
 
 def marked(value: str, *, keep: str = "") -> Markup:

@@ -91,32 +91,45 @@ def _lane(rank: int | None, y: float, bars: list[ProcessView], place: Callable[[
     return "".join(parts)
 
 
-def _chips(moments: list[tuple[int, Moment]], y: float, place: Callable[[int], float]) -> str:
-    """Numbers of the moments on the lane; those closer than a chip share one."""
-    clusters: list[list[tuple[int, Moment]]] = []
-    for numbered in moments:
-        if clusters and place(numbered[1].ts_ns) - place(clusters[-1][0][1].ts_ns) < 34:
-            clusters[-1].append(numbered)
-        else:
-            clusters.append([numbered])
-    parts = []
-    for cluster in clusters:
-        first, last = cluster[0][0], cluster[-1][0]
+@dataclass(frozen=True)
+class _Chip:
+    """A number on a lane, or those of neighbours that would lie on each other."""
+
+    moments: list[tuple[int, Moment]]
+    at: float  # where the first of them lies
+
+    @property
+    def label(self) -> str:
+        first, last = self.moments[0][0], self.moments[-1][0]
         if first == last:
-            label = str(first)
-        elif last - first == len(cluster) - 1:
-            label = f"{first}–{last}"
-        else:
-            label = f"{first}…{last}"
-        width = max(20.0, text_width(label, _FONT_PX, bold=True) + 10)
-        x = min(place(cluster[0][1].ts_ns), _WIDTH - width / 2 - 1)
-        title = "; ".join(f"{n}: {m.label}" for n, m in cluster[:4])
-        parts.append(
-            element(
-                "g",
-                element("title", escaped(title, 400))
-                + element("rect", x=x - width / 2, y=y - 10, width=width, height=20, rx=10, class_="chip")
-                + element("text", escaped(label), x=x, y=y + 4, text_anchor="middle", class_="chip-label"),
-            )
-        )
-    return "".join(parts)
+            return str(first)
+        return f"{first}–{last}" if last - first == len(self.moments) - 1 else f"{first}…{last}"
+
+    @property
+    def width(self) -> float:
+        return max(20.0, text_width(self.label, _FONT_PX, bold=True) + 10)
+
+    @property
+    def middle(self) -> float:
+        return min(self.at, _WIDTH - self.width / 2 - 1)
+
+
+def _chips(moments: list[tuple[int, Moment]], y: float, place: Callable[[int], float]) -> str:
+    chips: list[_Chip] = []
+    for n, moment in moments:
+        chips.append(_Chip([(n, moment)], place(moment.ts_ns)))
+        while len(chips) > 1 and chips[-1].middle - chips[-2].middle < (chips[-1].width + chips[-2].width) / 2 + 2:
+            late = chips.pop()
+            chips[-1] = _Chip(chips[-1].moments + late.moments, chips[-1].at)
+    return "".join(_drawn(chip, y) for chip in chips)
+
+
+def _drawn(chip: _Chip, y: float) -> str:
+    title = "; ".join(f"{n}: {m.label}" for n, m in chip.moments[:4])
+    width, x = chip.width, chip.middle
+    return element(
+        "g",
+        element("title", escaped(title, 400))
+        + element("rect", x=x - width / 2, y=y - 10, width=width, height=20, rx=10, class_="chip")
+        + element("text", escaped(chip.label), x=x, y=y + 4, text_anchor="middle", class_="chip-label"),
+    )

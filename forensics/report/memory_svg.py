@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from forensics.report.byte_axis import byte_ticks
 from forensics.report.exhibit import Exhibit, twin
-from forensics.report.pictures import Level, MemoryTimeline
+from forensics.report.pictures import Failure, Level, MemoryTimeline
 from forensics.report.scale import Scale, fit
 from forensics.report.svg import clip, coordinate, element, escaped, shape, text_width
 from forensics.report.text import plural, size
@@ -76,7 +76,7 @@ def _svg(view: MemoryTimeline, index: int) -> str:
         _area([(p[0], p[1]) for p in view.points], x, y, "live"),
         _line([(p[0], p[2]) for p in view.points], x, y, "reserved"),
         _line([(p[0], p[1]) for p in view.points], x, y, "live"),
-        _step_marks(view, x),
+        _step_marks(view, x, y),
         _levels(view.levels[:8], y),
         _failures(view, x, y),
         _key(),
@@ -146,13 +146,16 @@ def _line(points: Sequence[tuple[int, int]], x: Scale, y: Scale, name: str) -> s
     return element("path", d=_stairs(points, x, y), class_=f"stairs {name}", data_rank=name)
 
 
-def _step_marks(view: MemoryTimeline, x: Scale) -> str:
+def _step_marks(view: MemoryTimeline, x: Scale, y: Scale) -> str:
+    """Where steps begin; one whose number would lie on another's, or on what is said of the failure, has none."""
     parts, free_from = [], _LEFT
+    taken = _failure_span(view, x, y)
     for event, step in view.steps:
         at = x(event)
         parts.append(element("path", d=f"M{coordinate(at)} {_TOP:g}V{_HEIGHT - _BOTTOM:g}", class_="at"))
         label = f"step {step}"
-        if at >= free_from and at + text_width(label, _FONT_PX) < _WIDTH - _RIGHT:
+        end = at + 8 + text_width(label, _FONT_PX)
+        if at >= free_from and end < _WIDTH - _RIGHT and not (at < taken[1] and taken[0] < end):
             parts.append(element("text", escaped(label), x=at + 4, y=_TOP + 10, class_="note at-note"))
             free_from = at + text_width(label, _FONT_PX) + 14
     return "".join(parts)
@@ -195,10 +198,26 @@ def _failures(view: MemoryTimeline, x: Scale, y: Scale) -> str:
     if view.failures:
         last = view.failures[-1]
         at, top = x(last.event), y(_wanted(view, last.event, last.requested_bytes))
-        label = f"asked for {size(last.requested_bytes)}: failed"
         anchor, at_text = ("end", at - 10) if at > _WIDTH / 2 else ("start", at + 10)
-        parts.append(element("text", escaped(label), x=at_text, y=top + 4, text_anchor=anchor, class_="note lost-note"))
+        parts.append(
+            element("text", escaped(_failure(last)), x=at_text, y=top + 4, text_anchor=anchor, class_="note lost-note")
+        )
     return "".join(parts)
+
+
+def _failure(last: Failure) -> str:
+    return f"asked for {size(last.requested_bytes)}: failed"
+
+
+def _failure_span(view: MemoryTimeline, x: Scale, y: Scale) -> tuple[float, float]:
+    """From where to where the last failure is told in the line that the numbers of steps stand in; else nowhere."""
+    if not view.failures:
+        return 0.0, 0.0
+    last = view.failures[-1]
+    at, width = x(last.event), text_width(_failure(last), _FONT_PX, bold=True) + 14
+    if y(_wanted(view, last.event, last.requested_bytes)) > _TOP + 22:
+        return 0.0, 0.0
+    return (at - width, at) if at > _WIDTH / 2 else (at, at + width)
 
 
 def _key() -> str:

@@ -20,6 +20,7 @@ _MAX_MARKS = 12
 _WIDTH, _HEIGHT = 540.0, 216.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 62.0, 30.0, 26.0
 _FONT_PX = 11.5
+_APART = 13.0  # px from label to label
 
 
 @dataclass(frozen=True)
@@ -209,12 +210,14 @@ def _marks(drawn: list[SeriesView], x_scale: Scale) -> str:
 
 def _labels(drawn: list[SeriesView], thinned: list[sampling.Thinned], y_scale: Scale) -> str:
     """The rank at the end of its line, pushed apart where lines end together."""
-    ends = [(y_scale(t.pieces[-1][-1][1]), i) for i, t in enumerate(thinned) if t.pieces]
-    parts = []
-    above = _TOP - 14.0
-    for y, i in sorted(ends):
-        at = min(max(y, above + 13), _HEIGHT - 4)
-        above = at
-        label = _rank(drawn[i])
-        parts.append(element("text", escaped(label), x=_WIDTH - _RIGHT + 8, y=at + 4, class_=f"end s{i}"))
-    return "".join(parts)
+    ends = sorted((y_scale(t.pieces[-1][-1][1]), i) for i, t in enumerate(thinned) if t.pieces)
+    places: list[float] = []
+    for y, _ in ends:
+        places.append(max(y, places[-1] + _APART if places else y))
+    below = _HEIGHT - 4 + _APART
+    for n in reversed(range(len(places))):
+        places[n] = below = min(places[n], below - _APART)
+    return "".join(
+        element("text", escaped(_rank(drawn[i])), x=_WIDTH - _RIGHT + 8, y=at + 4, class_=f"end s{i}")
+        for at, (_, i) in zip(places, ends, strict=True)
+    )

@@ -29,7 +29,7 @@ def steps_exhibit(view: LastSteps, index: int = 0) -> Exhibit | None:
         title="The last ten steps",
         lead=_lead(last),
         svg="",
-        twin=twin(["Step", "Rank", *names, "What the logs say"], rows, (0, *range(2, 2 + len(names))), limit=120),
+        twin=twin(["Step", "Rank", *names, "What happened"], rows, (0, *range(2, 2 + len(names))), limit=120),
         notes=[f"{plural(view.n_hidden, 'more rank')} not listed."] if view.n_hidden else [],
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from forensics.report.exhibit import Exhibit, twin
 from forensics.report.pictures import WaitGraph, WaitGroup, WaitMember
-from forensics.report.svg import clip, coordinate, element, escaped, shape
+from forensics.report.svg import clip, coordinate, element, escaped, shape, text_width
 from forensics.report.text import plural
 
 _WIDTH, _LEFT, _RIGHT, _ROW, _FONT_PX = 1100.0, 92.0, 300.0, 26.0, 11.5
@@ -93,7 +94,7 @@ def _group(group: WaitGroup, top: float) -> tuple[str, float]:
 
     heading = f"{group.name}{f' ({group.backend})' if group.backend else ''}"
     parts = [element("text", escaped(clip(heading, 460, 13, bold=True)), x=0, y=top + 12, class_="label")]
-    every = max(1, -(-(high - first) // 12))
+    every = max(1, math.ceil((text_width(f"#{high:,}", _FONT_PX) + 12) / column))
     y0, bottom = top + 24.0, top + 24.0 + _ROW * len(group.members)
     for n in range(first, high + 1, every):
         parts.append(element("path", d=f"M{coordinate(place(n))} {coordinate(y0)}V{coordinate(bottom)}", class_="grid"))
