@@ -47,23 +47,43 @@ class Deadline:
     @contextmanager
     def interrupting(self, con: Interruptible) -> Iterator[None]:
         """Interrupts what `con` runs inside the block once the time is over, statement after statement."""
-        left = self.left()
-        if left is None:
+        if self._end is None:
             yield
             return
-        done = threading.Event()
+        with Watch(con) as watch, watch.until(self):
+            yield
 
-        def interrupt() -> None:
-            # An interrupt between two statements stops neither, so it is given again until the block ends.
-            over = not done.wait(left)
-            while over and not done.is_set():
-                con.interrupt()
-                done.wait(_AGAIN_SECONDS)
 
-        watch = threading.Thread(target=interrupt, name="forensics-deadline", daemon=True)
-        watch.start()
+class Watch:
+    """Interrupts what `con` runs once its time is over: one thread for many stretches of work, each with its end."""
+
+    def __init__(self, con: Interruptible) -> None:
+        self._con = con
+        self._deadline = Deadline()
+        self._giving = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="forensics-deadline", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    @contextmanager
+    def until(self, deadline: Deadline) -> Iterator[None]:
+        self._deadline = deadline
         try:
             yield
         finally:
-            done.set()
-            watch.join()
+            with self._giving:  # an interrupt must not meet what runs next
+                self._deadline = Deadline()
+
+    def _look(self) -> None:
+        # An interrupt between two statements stops neither, so it is given again until the block ends.
+        while not self._closed.wait(_AGAIN_SECONDS):
+            with self._giving:
+                if self._deadline.expired():
+                    self._con.interrupt()

@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 
 from forensics.citations import Citations
-from forensics.deadline import Deadline
+from forensics.deadline import Deadline, Watch
 from forensics.errors import RuleError
 from forensics.finding import Evidence, Finding, format_message
 from forensics.rule import Question, Rule, Variant, alternatives
@@ -118,12 +118,13 @@ def judge(
     The rule that the deadline interrupts and those that are left then are recorded as out of time.
     """
     until = deadline or Deadline()
-    bench = _Bench(con, citations, until, SharedViews(con, views, until))
-    for rule in rules:
-        if until.expired():
-            bench.judgement.runs.append(RuleRun(rule.id, None, None, "out-of-time", OUT_OF_TIME))
-        else:
-            bench.judge(rule)
+    with Watch(con) as watch:
+        bench = _Bench(con, citations, until, SharedViews(con, views, until), watch)
+        for rule in rules:
+            if until.expired():
+                bench.judgement.runs.append(RuleRun(rule.id, None, None, "out-of-time", OUT_OF_TIME))
+            else:
+                bench.judge(rule)
     for number, finding in enumerate(bench.judgement.findings):
         finding.id = number
     return bench.judgement
@@ -144,12 +145,18 @@ class _Bench:
     """Judges rule after rule over one case."""
 
     def __init__(
-        self, con: duckdb.DuckDBPyConnection, citations: Citations, deadline: Deadline, views: SharedViews
+        self,
+        con: duckdb.DuckDBPyConnection,
+        citations: Citations,
+        deadline: Deadline,
+        views: SharedViews,
+        watch: Watch,
     ) -> None:
         self._con = con
         self._citations = citations
         self._deadline = deadline
         self._views = views
+        self._watch = watch
         self._coverage = _read_coverage(con)
         query = "SELECT id, attempt, rank, host, device FROM proc ORDER BY id"
         self._processes: dict[int | None, Sequence[Any]] = {row[0]: row for row in con.execute(query).fetchall()}
@@ -191,11 +198,11 @@ class _Bench:
         try:
             question = _Question(self._con, rule, within)
             contrary: list[dict[str, Any]] = []
-            with within.interrupting(self._con):
+            with self._watch.until(within):
                 rows = question.rows(variant.sql) if variant.sql else [dict(row) for row in _call(variant, question)]
             if not rows and variant.against:
                 self._views.make(variant.against)
-                with within.interrupting(self._con):
+                with self._watch.until(within):
                     contrary = question.rows(variant.against)
             _check_rows(rule, [*rows, *contrary])
             asked = set(able)

@@ -80,6 +80,7 @@ def test_what_time_kept_out_of_the_case_is_named_and_nothing_is_judged_on_the_re
 
 def test_an_interrupted_step_leaves_the_others_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(con: duckdb.DuckDBPyConnection) -> None:
+        con.execute("SET threads = 1")  # the other core is another test's
         con.execute(ENDLESS)
 
     monkeypatch.setattr("forensics.assembly.DERIVATIONS", (endless,))
