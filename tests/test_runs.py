@@ -129,3 +129,10 @@ def test_each_run_has_a_finding_of_its_own_and_no_restart_is_claimed(tmp_path: P
     found = analyze(tmp_path / "job", tmp_path / "out")
     assert dict(found.report.job_facts)["Runs"] == "eager, inductor"
     assert "checkpoint-resume-incomplete" not in {finding.rule for finding in found.findings}
+
+
+def test_runs_with_the_same_losses_keep_their_clocks(tmp_path: Path) -> None:
+    con = build(tmp_path, {"a/rank_0/steps.jsonl": recorded(0, 7), "b/rank_0/steps.jsonl": recorded(0, 8, at=60)})
+    offsets = con.execute("SELECT run, clock_offset_ns FROM artifact ORDER BY run").fetchall()
+    con.close()
+    assert offsets == [("a", 0), ("b", 0)]

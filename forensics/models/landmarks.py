@@ -17,6 +17,8 @@ _MAX_SAME = 5  # times that one event may occur in an artifact
 _MAX_PARTNERS = 8  # artifacts with which all others that tell of one event are compared
 _MAX_PAIRS = 96  # of one kind that place an artifact: the last 12 events that it shares with each of so many
 _FITS = "coalesce(abs(a.size - b.size) <= 0.01 * greatest(a.size, b.size), true)"
+# Runs of one program give the same losses and errors at other times; a host's kernel says what it says to all of them.
+_ONE_JOB = "(a.run = b.run OR a.run IS NULL OR b.run IS NULL OR a.kind = 'kernel-message')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +143,10 @@ _LANDMARKS = {
 _PAIRS = f"""
 WITH
 numbered AS (
-    SELECT *, round(ln(greatest(size, 1)) * 50) AS about,
+    SELECT l.*, f.run, round(ln(greatest(size, 1)) * 50) AS about,
         count(*) OVER (PARTITION BY kind, identity, rank, artifact_id) AS n,
         row_number() OVER (PARTITION BY kind, identity, rank, artifact_id ORDER BY ns, row) AS k
-    FROM landmark
-    WHERE artifact_id IN (SELECT id FROM artifact WHERE clock <> 'none')
+    FROM landmark AS l JOIN artifact AS f ON f.id = l.artifact_id AND f.clock <> 'none'
     QUALIFY n <= {_MAX_SAME}
 ),
 counted AS (
@@ -163,15 +164,16 @@ told AS (
     FROM counted AS c JOIN standing AS s ON s.artifact_id = c.artifact_id
 ),
 pair AS (
-    SELECT a.* EXCLUDE (standing, is_partner, whose, about), b.artifact_id AS other_id, b.row AS other_row,
+    SELECT a.* EXCLUDE (standing, is_partner, whose, about, run), b.artifact_id AS other_id, b.row AS other_row,
         b.line AS other_line, b.ns AS other_ns, b.standing
     FROM told AS a JOIN told AS b
         ON b.kind = a.kind AND b.identity = a.identity AND b.k = a.k AND b.n = a.n AND b.whose = a.whose
-    WHERE b.is_partner AND b.standing < a.standing AND {_FITS}
+    WHERE b.is_partner AND b.standing < a.standing AND {_FITS} AND {_ONE_JOB}
     UNION ALL
-    SELECT a.* EXCLUDE (standing, is_partner, whose, about), b.artifact_id, b.row, b.line, b.ns, b.standing
+    SELECT a.* EXCLUDE (standing, is_partner, whose, about, run), b.artifact_id, b.row, b.line, b.ns, b.standing
     FROM told AS a JOIN told AS b ON b.kind = a.kind AND b.identity = a.identity AND b.k = a.k AND b.n = a.n
     WHERE b.is_partner AND b.artifact_id <> a.artifact_id AND b.rank IS NULL AND a.rank IS NOT NULL AND {_FITS}
+      AND {_ONE_JOB}
 ),
 nth AS (
     SELECT *, row_number() OVER (
