@@ -16,9 +16,24 @@ from forensics.redact import mask
 from forensics.row_words import RowWords
 
 _EXCERPT = 400  # characters of an artifact's text shown per place
+_NAME = (4, 100)  # characters of a name that is looked for in a long text
+_AROUND = 70  # characters shown on either side of it
 _MOST_TELLINGS = 4  # of one error, in which a traceback is looked for
 _TRACEBACK_LINES = 300  # before an error, in which its traceback is looked for
 _LINE_SCAN_BYTES = 64 << 20  # files up to this size are read to find a line whose byte is not known
+
+
+def _excerpt(text: str, names: Sequence[str]) -> str:
+    """The beginning of a text, and where a name that the place tells of stands only beyond that, what is around it."""
+    if len(text) <= _EXCERPT:
+        return text
+    head, begin = text[:_EXCERPT], _EXCERPT // 2
+    for name in names:
+        at = text.find(name) if _NAME[0] <= len(name) <= _NAME[1] and name not in head else -1
+        if at >= 0:
+            start = max(begin, at - _AROUND)
+            return f"{text[:begin]} … {text[start : at + len(name) + _AROUND]}"
+    return head
 
 
 class Citations:
@@ -52,7 +67,7 @@ class Citations:
             # A record of JSON is read as words; a short line of metrics as it is.
             is_long = not text or len(text) > _EXCERPT
             text = self._words.of(artifact_id, row, place.get("table"), metrics=is_long) or text
-        shown = mask(str(text or ""))[:_EXCERPT]
+        shown = _excerpt(mask(str(text or "")), [value for value in place.values() if isinstance(value, str)])
         return Evidence(artifact_id, path, line, byte, row, shown, str(place.get("note") or ""))
 
     def cite_call(self, place: Mapping[str, Any], cited: Evidence) -> Evidence | None:

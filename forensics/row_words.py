@@ -85,6 +85,22 @@ _QUESTIONS = {
         LEFT JOIN string AS o ON o.id = k.op_id
         LEFT JOIN string AS g ON g.id = k.autograd_id
     """,
+    "checkpoint_tensor": """
+        SELECT concat_ws(
+            ', ',
+            n.text,
+            c.dtype || coalesce(' ' || s.text, ''),
+            c.fault,
+            CASE WHEN c.n_nan > 0 THEN c.n_nan || ' NaN' END,
+            CASE WHEN c.n_inf > 0 THEN c.n_inf || ' infinite' END,
+            CASE WHEN c.n_zero = c.n_elements THEN 'all zero' END,
+            'largest value ' || printf('%.6g', c.absmax),
+            'norm ' || printf('%.6g', c.norm)
+        ) AS said, NULL AS stack_id
+        FROM checkpoint_tensor AS c
+        JOIN string AS n ON n.id = c.name_id
+        LEFT JOIN string AS s ON s.id = c.shape_id
+    """,
     "slice": """
         SELECT concat_ws(
             ', ',

@@ -216,3 +216,10 @@ def test_a_row_without_a_text_is_told_in_words_with_its_stack(tmp_path: Path) ->
     rule = FRONT.replace("0 AS artifact_id, p.id", "0 AS artifact_id, 4 AS row, p.id")
     evidence = run(tmp_path, [(0, "log_event", True)], rule, then=texts + stack + event).findings[0].evidence[0]
     assert evidence.text == "1.0 MiB allocated, device 0, step 3\nkeep (a.py:9)"
+
+
+def test_of_a_long_text_the_place_is_shown_where_the_name_of_the_finding_stands(tmp_path: Path) -> None:
+    text = "repeat('x ', 300) || 'block.bias was ready twice' || repeat(' y', 300)"
+    rule = FRONT.replace("0 AS artifact_id, p.id", f"0 AS artifact_id, {text} AS text, 'block.bias' AS module, p.id")
+    shown = run(tmp_path, [(0, "log_event", True)], rule).findings[0].evidence[0].text
+    assert shown.startswith("x x ") and "block.bias was ready twice" in shown and len(shown) < 450

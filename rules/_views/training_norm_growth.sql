@@ -23,6 +23,7 @@ SELECT
     min_by(m.line, m.place) AS line,
     min_by(m.step, m.place) AS step,
     min(m.ts_ns) AS ts_ns,
+    max_by({'artifact_id': m.artifact_id, 'row': m.row, 'line': m.line}, m.place) AS last_at,
     count(*) AS n_points,
     max(coalesce(m.step, m.place)) - min(coalesce(m.step, m.place)) AS n_steps,
     round(median(m.value) FILTER (WHERE m.place <= 3), 4) AS first_norm,

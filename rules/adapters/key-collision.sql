@@ -37,6 +37,7 @@ SELECT
     c.parameter,
     c.parameter AS module,
     list_aggregate([e.note FOR e IN c.evidence[1:4]], 'string_agg', ', ') AS keys,
+    c.evidence[1].note AS note,
     c.evidence,
     c.parameter AS key
 FROM collision AS c

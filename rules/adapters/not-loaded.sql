@@ -77,7 +77,9 @@ SELECT
     p.path || ': none of the ' || n.n || ' modules of the adapter is in ' || q.path || ', but each is there under another prefix ('
         || f.module || ' against ' || f.there || ')' AS told,
     f.module,
-    [{'artifact_id': f.unit, 'note': 'the base model'}] AS evidence,
+    f.module AS text,
+    'the first module of the adapter' AS note,
+    [{'artifact_id': f.unit, 'text': f.there, 'note': 'the module of the base model that is meant'}] AS evidence,
     f.module AS key
 FROM fit AS f
 JOIN counted AS n ON n.artifact_id = f.artifact_id AND n.n = f.n_near

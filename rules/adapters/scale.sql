@@ -53,7 +53,7 @@ weighed AS (
         s.alpha / CASE WHEN s.is_rooted THEN sqrt(s.lora_rank) ELSE s.lora_rank END AS scale,
         w.norm,
         w.artifact_id AS base_id,
-        w.byte AS base_byte
+        w.row AS base_row
     FROM scaled AS s
     JOIN state_key AS k ON k.parameter = s.name || '.weight'
     JOIN checkpoint AS b ON b.artifact_id = k.artifact_id AND b.n_adapter_modules = 0
@@ -75,7 +75,7 @@ SELECT
     scale * delta_norm / norm AS ratio,
     count(*) FILTER (WHERE scale * delta_norm > $max_ratio * norm) OVER (PARTITION BY artifact_id) AS n,
     count(*) OVER (PARTITION BY artifact_id) AS n_modules,
-    [{'artifact_id': base_id, 'byte': base_byte, 'note': 'the weight'}] AS evidence,
+    [{'artifact_id': base_id, 'row': base_row, 'table': 'checkpoint_tensor', 'note': 'the weight'}] AS evidence,
     name AS key
 FROM weighed
 QUALIFY scale * delta_norm > $max_ratio * norm

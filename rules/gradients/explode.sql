@@ -37,6 +37,8 @@ norm AS (
         *,
         lag(value) OVER w AS before,
         lag(value, 2) OVER w AS before_that,
+        lag({'artifact_id': artifact_id, 'row': row, 'line': line, 'value': value}) OVER w AS before_at,
+        lag({'artifact_id': artifact_id, 'row': row, 'line': line, 'value': value}, 2) OVER w AS before_that_at,
         quantile_cont(value, 0.99) OVER (w ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS percentile_99,
         quantile_cont(value, 0.9) OVER (w ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS percentile_90,
         min(value) OVER (w ROWS BETWEEN CURRENT ROW AND 2 FOLLOWING) AS least_of_next,
@@ -69,7 +71,8 @@ left_band AS (
     SELECT
         n.*,
         b.step AS bad_step,
-        CASE WHEN n.value > $factor * n.before AND n.before > $factor * n.before_that THEN n.before_that ELSE n.percentile_99 END AS norm_before
+        CASE WHEN n.value > $factor * n.before AND n.before > $factor * n.before_that THEN n.before_that ELSE n.percentile_99 END AS norm_before,
+        CASE WHEN n.value > $factor * n.before AND n.before > $factor * n.before_that THEN n.before_that_at ELSE n.before_at END AS at_before
     FROM norm AS n
     LEFT JOIN bad AS b ON b.proc_id IS NOT DISTINCT FROM n.proc_id
     LEFT JOIN loss AS l ON l.artifact_id = n.artifact_id AND l.row = n.row
@@ -96,6 +99,14 @@ SELECT
     printf('%.3g', coalesce(f.percentile_90, f.norm_before)) AS percentile_90,
     coalesce(', at a learning rate of ' || printf('%.3g', r.value), '') AS rate,
     coalesce('; values are not finite from step ' || f.bad_step || ' on', '') AS after,
+    'the norm of ' || printf('%.4g', f.value) AS note,
+    [{
+        'artifact_id': f.at_before.artifact_id,
+        'row': f.at_before.row,
+        'line': f.at_before.line,
+        'note': 'the norm of ' || printf('%.4g', f.at_before.value) || ' before'
+            || CASE WHEN f.at_before.value = f.norm_before THEN '' ELSE '; of the run before, 99 in 100 are below ' || printf('%.4g', f.norm_before) END
+    }] AS evidence,
     'explode' AS key
 FROM left_band AS f
 LEFT JOIN training_curve AS r ON r.artifact_id = f.artifact_id AND r.name = 'learning_rate' AND r.step = f.step

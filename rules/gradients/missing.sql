@@ -79,6 +79,7 @@ cut AS (
         count(*) FILTER (WHERE is_cut) AS n_cut,
         count(*) AS n_trainable,
         list(name ORDER BY name) FILTER (WHERE is_cut) AS names,
+        list(row ORDER BY name) FILTER (WHERE is_cut) AS rows,
         'have no gradient in any sampled step' AS how
     FROM course
     GROUP BY artifact_id, proc_id, rank
@@ -96,6 +97,7 @@ frozen AS (
         count(DISTINCT n.text) AS n_cut,
         count(DISTINCT n.text) AS n_trainable,
         list_sort(list_distinct(list(n.text ORDER BY n.text))) AS names,
+        list(t.row ORDER BY n.text, t.row) AS rows,
         'of an adapter are frozen: they require no gradient' AS how
     FROM tensor AS t
     JOIN string AS n ON n.id = t.name_id
@@ -120,6 +122,7 @@ SELECT
     names[1] AS module,
     n_cut || ' parameters ' || how || ': ' || list_aggregate(names[1:4], 'string_agg', ', ')
         || CASE WHEN n_cut > 4 THEN ', …' ELSE '' END AS what,
+    [{'artifact_id': artifact_id, 'row': r, 'table': 'tensor'} FOR r IN rows[1:4]] AS evidence,
     CASE WHEN n_cut < $min_share * n_trainable THEN 'medium' ELSE 'high' END AS severity,
     names[1] AS key
 FROM (SELECT * FROM cut UNION ALL SELECT * FROM frozen)

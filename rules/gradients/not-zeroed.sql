@@ -101,6 +101,13 @@ SELECT
     'the gradient norm grows with the step number, ' || g.first_norm || ' to ' || g.last_norm || ' over ' || g.n_steps
         || ' steps, as a sum of all gradients so far does'
         || '; ' || k.n_kept || ' gradients stay at their address and are written to in every step' AS what,
+    'the first norm; the median of the first three is ' || g.first_norm AS note,
+    [{
+        'artifact_id': g.last_at.artifact_id,
+        'row': g.last_at.row,
+        'line': g.last_at.line,
+        'note': 'the last norm; the median of the last tenth is ' || g.last_norm
+    }] AS evidence,
     'not-zeroed' AS key
 FROM grown AS g
 JOIN kept AS k ON k.proc_id IS NOT DISTINCT FROM g.proc_id
@@ -191,6 +198,13 @@ SELECT
     n_steps,
     'the gradient norm grows with the step number, ' || first_norm || ' to ' || last_norm || ' over ' || n_steps
         || ' steps, as a sum of all gradients so far does' AS what,
+    'the first norm; the median of the first three is ' || first_norm AS note,
+    [{
+        'artifact_id': last_at.artifact_id,
+        'row': last_at.row,
+        'line': last_at.line,
+        'note': 'the last norm; the median of the last tenth is ' || last_norm
+    }] AS evidence,
     'not-zeroed' AS key
 FROM training_norm_growth
 WHERE n_points >= $min_points AND growth >= $min_growth AND correlation >= $min_correlation

@@ -195,8 +195,29 @@ SELECT
         ELSE 'Look for code that copies weights back after the step (averaging, clamping, a restored state).'
     END AS remedy,
     CASE reason WHEN 'rounded-away' THEN 'high' ELSE 'critical' END AS severity,
+    'its gradient' AS note,
+    (
+        SELECT list({'artifact_id': e.artifact_id, 'row': e.row, 'table': e.of_table, 'note': e.note} ORDER BY e.place)
+        FROM (
+            SELECT 0 AS place, t.artifact_id, min_by(t.row, t.step) AS row, 'tensor' AS of_table, 'its contents from there on' AS note
+            FROM tensor AS t JOIN string AS n ON n.id = t.name_id
+            WHERE t.artifact_id = j.artifact_id AND t.role = 'parameter' AND n.text = j.first_name AND t.step >= j.sampled_from
+            GROUP BY t.artifact_id
+            UNION ALL
+            SELECT 1, t.artifact_id, max_by(t.row, t.step), 'tensor', 'the same in the last sample'
+            FROM tensor AS t JOIN string AS n ON n.id = t.name_id
+            WHERE t.artifact_id = j.artifact_id AND t.role = 'parameter' AND n.text = j.first_name AND t.step >= j.sampled_from
+            GROUP BY t.artifact_id
+            UNION ALL
+            SELECT 2, r.artifact_id, min_by(r.row, r.step), 'sample', 'the learning rate'
+            FROM training_curve AS r
+            WHERE j.reason = 'rate-zero' AND r.proc_id IS NOT DISTINCT FROM j.proc_id AND r.name = 'learning_rate'
+              AND r.preference = 1 AND r.value = 0 AND r.step >= coalesce(j.zero_from, j.sampled_from)
+            GROUP BY r.artifact_id
+        ) AS e
+    ) AS evidence,
     reason AS key
-FROM judged
+FROM judged AS j
 QUALIFY row_number() OVER (PARTITION BY proc_id ORDER BY n_still DESC, artifact_id) = 1
 ORDER BY ts_ns, artifact_id, row;
 -- against: tensors

@@ -112,7 +112,7 @@ curve AS (
         value,
         value / median(value) OVER (PARTITION BY artifact_id, proc_id ORDER BY place ROWS BETWEEN 20 PRECEDING AND 1 PRECEDING) AS ratio
     FROM training_curve
-    WHERE name = 'loss' AND preference = 1
+    WHERE name = 'loss' AND preference = 1 AND isfinite(value)
 )
 SELECT
     artifact_id,
@@ -122,6 +122,10 @@ SELECT
     'The loss is never more than ' || printf('%.3g', max(ratio)) || ' times the median of the 20 before it' || coalesce(', most in step ' || max_by(step, (ratio, -place)), '') AS says
 FROM curve
 WHERE place > $min_past
+  AND NOT EXISTS (
+    SELECT 1 FROM training_curve AS b
+    WHERE b.artifact_id = curve.artifact_id AND b.proc_id IS NOT DISTINCT FROM curve.proc_id AND b.name = 'loss' AND NOT isfinite(b.value)
+  )
 GROUP BY artifact_id, proc_id
-HAVING bool_and(isfinite(value) AND value > 0) AND max(ratio) < $min_ratio
+HAVING min(value) > 0 AND max(ratio) < $min_ratio
 ORDER BY artifact_id, proc_id;
