@@ -78,7 +78,8 @@ class Outcome:
 
     `completed` and `failed` are the strongest words for each, `failed` without what was demonstrably survived: a
     failure is survived when its own log later says that the work was completed, when an exit code of 0 is on record
-    for where it lies, or when an attempt after it completed. Another file's closing words say nothing about it.
+    for where it lies, when an attempt after it completed, or when only a log of the machine, where other jobs run too,
+    tells of it and the job says that it completed. Other files' closing words say nothing about it.
     `last_attempt`: the one that decides, where attempts follow each other; None for one only or trials side by side.
     `quoting`: ids of artifacts that need not tell of this job: what rests on them alone is an indication at most, and
     never stands against evidence that the job completed.
@@ -93,6 +94,8 @@ class Outcome:
     last_words: Set[tuple[int, int]] = frozenset()  # artifact and line of exceptions in which a log of the job ends
     crashes: Sequence[Crash] = ()
     handled: str | None = None  # errors that the job says it caught and went on after: how many, and the first
+    # Logs of the machine that alone speak of a failure, where the job's own say that it completed.
+    machine_logs: Set[int] = frozenset()
 
     @property
     def is_success(self) -> bool:
@@ -109,7 +112,7 @@ class Outcome:
     def survived(
         self, artifact_id: int | None, path: str, line: int | None, rank: int | None, attempt: int | None = None
     ) -> bool:
-        if self.completed is not None and self.is_superseded(attempt):
+        if self.completed is not None and (self.is_superseded(attempt) or artifact_id in self.machine_logs):
             return True
         if artifact_id is not None and self.completed_lines.get(artifact_id, -1) > (line or 0):
             return True

@@ -47,7 +47,24 @@ def read_outcome(con: duckdb.DuckDBPyConnection) -> Outcome:
     completed = [
         r for r in rows if r[0] == "completed" and r[7] and (r[1] == "proof" or last_failed.get(r[2], -1) < (r[3] or 0))
     ]
+    machine_logs = _machine_logs(con)
+    if completed and all(r[2] in machine_logs for r in failed):
+        known, failed = replace(known, machine_logs=machine_logs), []
     return replace(known, completed=_words(completed), failed=_words(failed), handled=_handled(con, quoting))
+
+
+def _machine_logs(con: duckdb.DuckDBPyConnection) -> frozenset[int]:
+    """Logs in which the kernel or a driver alone speaks, of any process of the machine, and names none of the job's."""
+    rows = con.execute(
+        """
+        SELECT artifact_id FROM log WHERE role <> 'noise' GROUP BY artifact_id
+        HAVING bool_and(
+            source IN ('kernel', 'driver')
+            AND coalesce(fields ->> 'pid' NOT IN (SELECT CAST(pid AS VARCHAR) FROM proc WHERE pid IS NOT NULL), true)
+        )
+        """
+    ).fetchall()
+    return frozenset(row[0] for row in rows)
 
 
 def _handled(con: duckdb.DuckDBPyConnection, quoting: Set[int]) -> str | None:

@@ -228,3 +228,59 @@ def test_metrics_without_times_fall_back_as_often_as_the_job_was_started_again(t
         SELECT p.attempt, max(s.step) FROM sample AS s JOIN proc AS p ON p.id = s.proc_id
         JOIN artifact AS a ON a.id = s.artifact_id WHERE a.path = 'metrics.jsonl' GROUP BY 1 ORDER BY 1"""
     assert con.execute(query).fetchall() == [(0, 50), (1, 20)]
+
+
+STOPPED = "slurmstepd: error: *** JOB 501 ON n12 CANCELLED AT 2026-04-01T01:39:30 DUE TO PREEMPTION ***\n"
+
+
+def test_a_log_that_goes_on_where_another_was_stopped_is_its_next_life(tmp_path: Path) -> None:
+    files = {
+        "slurm-501.out": steps(0, 40) + STOPPED,
+        "slurm-502.out": "resuming from step 30\n" + steps(30, 70) + traceback("OSError: [Errno 5] Input/output error"),
+        "slurm-503.out": "resuming from step 60\n" + steps(60, 90) + "training done\n",
+    }
+    with build(tmp_path, files) as con:
+        assert lives(con) == [(0, 0, 39), (1, 30, 69), (2, 60, 89)]
+
+
+def test_a_job_that_was_preempted_and_went_on_to_its_end_is_healthy(tmp_path: Path) -> None:
+    files = {
+        "slurm-501.out": steps(0, 40) + STOPPED,
+        "slurm-502.out": "resuming from step 30\n" + steps(30, 90) + "training done\n",
+    }
+    analysis = analyze(write(tmp_path, files), tmp_path / "out")
+    assert analysis.verdict.status == "healthy"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"a.log": steps(0, 40) + STOPPED, "b.log": steps(0, 90)},  # another run from the beginning
+        {"a.log": steps(0, 40), "b.log": "resuming from step 30\n" + steps(30, 90)},  # nothing stopped the first
+        {"a.log": steps(0, 40) + STOPPED, "b.log": "resuming from step 900\n" + steps(900, 990)},  # of another job
+        # Two that go on from the same checkpoint: trials, not lives of one job.
+        {
+            "a.log": steps(0, 40) + STOPPED,
+            "b.log": "resuming from step 30\n" + steps(30, 90),
+            "c.log": "resuming from step 30\n" + steps(30, 80, 2.0),
+        },
+    ],
+)
+def test_logs_beside_each_other_that_are_no_lives_of_one_job(tmp_path: Path, files: Mapping[str, str]) -> None:
+    with build(tmp_path, files) as con:
+        assert {life[0] for life in lives(con)} == {0}
+
+
+KILLED = (
+    "[Tue Jan 20 03:03:00 2026] Memory cgroup out of memory: Killed process {pid} (python) total-vm:4011212kB,"
+    " anon-rss:1048000kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:3012kB oom_score_adj:100\n"
+)
+
+
+def test_what_only_the_kernel_tells_of_some_process_ended_no_job_that_completed(tmp_path: Path) -> None:
+    files = {"train.log": steps(0, 90) + "training done\n", "dmesg.txt": KILLED.format(pid=20011)}
+    assert analyze(write(tmp_path / "done", files), tmp_path / "done.out").verdict.status == "healthy"
+    files = {"train.log": steps(0, 90), "dmesg.txt": KILLED.format(pid=20011)}  # nothing says that this one completed
+    assert [f.rule for f in analyze(write(tmp_path / "open", files), tmp_path / "open.out").verdict.root_causes] == [
+        "host-oom"
+    ]

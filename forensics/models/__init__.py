@@ -18,6 +18,7 @@ from forensics.models.launch_queue import derive_launch_queues
 from forensics.models.memory_live import derive_live_memory
 from forensics.models.outcome import derive_outcome
 from forensics.models.provenance import derive_births
+from forensics.models.resumed_logs import follow_resumed_logs
 from forensics.models.steps import derive_steps
 from forensics.models.suspects import derive_suspects
 from forensics.models.testimony import set_quotes_apart
@@ -27,6 +28,7 @@ from forensics.models.waits import derive_waits
 DERIVATIONS: tuple[Callable[[duckdb.DuckDBPyConnection], None], ...] = (
     set_quotes_apart,
     split_attempts,
+    follow_resumed_logs,
     align_clocks,
     follow_attempts,
     derive_steps,

@@ -78,13 +78,13 @@ def _by_time(
     first, last = (max(0, bisect_right([m[0] for m in moments], ns) - 1) for ns in (low, high))
     if first == last:
         if moments[first][1] != _attempt(con, proc_id):
-            _give(con, artifact_id, proc_id, moments[first][1], "TRUE", [], whole=True)
+            give(con, artifact_id, proc_id, moments[first][1], "TRUE", [], whole=True)
         return
     for position in range(first, last + 1):
         end = moments[position + 1][0] if position < last else 2**62
         start = moments[position][0] if position > first else -(2**62)
         if moments[position][1] != _attempt(con, proc_id):
-            _give(con, artifact_id, proc_id, moments[position][1], "ts_ns >= ? AND ts_ns < ?", [start, end])
+            give(con, artifact_id, proc_id, moments[position][1], "ts_ns >= ? AND ts_ns < ?", [start, end])
 
 
 def _by_steps(
@@ -92,9 +92,7 @@ def _by_steps(
 ) -> None:
     for number, line in enumerate(falls):
         end = falls[number + 1] if number + 1 < len(falls) else 2**62
-        _give(
-            con, artifact_id, proc_id, attempts[number + 1], "line >= ? AND line < ?", [line, end], tables=("sample",)
-        )
+        give(con, artifact_id, proc_id, attempts[number + 1], "line >= ? AND line < ?", [line, end], tables=("sample",))
 
 
 def _attempt(con: duckdb.DuckDBPyConnection, proc_id: int) -> int:
@@ -102,7 +100,7 @@ def _attempt(con: duckdb.DuckDBPyConnection, proc_id: int) -> int:
     return found
 
 
-def _give(
+def give(
     con: duckdb.DuckDBPyConnection, artifact_id: int, proc_id: int, attempt: int, where: str, values: list[int],
     *, whole: bool = False, tables: Sequence[str] = ("log_event", "sample", "slice", "thread_state"),
 ) -> None:  # fmt: skip
