@@ -66,7 +66,8 @@ class Citations:
         if row is not None and (not text or text.startswith("{")):
             # A record of JSON is read as words; a short line of metrics as it is.
             is_long = not text or len(text) > _EXCERPT
-            text = self._words.of(artifact_id, row, place.get("table"), metrics=is_long) or text
+            said = self._words.of(artifact_id, row, place.get("table"), metrics=is_long)
+            text = (said if line is None else said.replace("\n", "; ")) or text  # a line is one, and numbered
         shown = _excerpt(mask(str(text or "")), [value for value in place.values() if isinstance(value, str)])
         return Evidence(artifact_id, path, line, byte, row, shown, str(place.get("note") or ""))
 

@@ -10,6 +10,7 @@ import pytest
 
 from forensics.case import create_case, open_for_rules
 from forensics.citations import Citations
+from forensics.discovery import discover
 from forensics.engine import Judgement, judge
 from forensics.finding import format_message
 from forensics.ledger import ruled_out
@@ -223,3 +224,22 @@ def test_of_a_long_text_the_place_is_shown_where_the_name_of_the_finding_stands(
     rule = FRONT.replace("0 AS artifact_id, p.id", f"0 AS artifact_id, {text} AS text, 'block.bias' AS module, p.id")
     shown = run(tmp_path, [(0, "log_event", True)], rule).findings[0].evidence[0].text
     assert shown.startswith("x x ") and "block.bias was ready twice" in shown and len(shown) < 450
+
+
+def test_words_for_a_line_stay_one_line_since_lines_are_numbered(tmp_path: Path) -> None:
+    record = tmp_path / "artifacts" / "tensor_stats_rank0.jsonl"
+    record.parent.mkdir()
+    tensor = '{"step":1,"phase":"gradient","role":"gradient","name":"w","shape":[2],"dtype":"float32","n":2,"n_nan":0,'
+    record.write_text(
+        '{"format":"forensics.tensor_stats/1","rank":0,"world_size":1}\n'
+        f'{tensor}"n_inf":0,"norm":1.5,"absmax":1.0,"checksum":7,"version":1,"addr":64}}\n'
+    )
+    analyze(record.parent, tmp_path / "out")
+    opened = open_for_rules(tmp_path / "out" / "case.duckdb")
+    try:
+        cited = Citations(opened, [item.source for item in discover(record.parent, tmp_path / "work")])
+        place = cited.cite({"artifact_id": 0, "row": 0, "table": "tensor"})
+    finally:
+        opened.close()
+    assert place is not None and place.line == 2
+    assert place.text == "gradient w, float32, step 1, largest value 1, norm 1.5, checksum 7, version 1"
