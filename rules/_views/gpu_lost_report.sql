@@ -1,5 +1,5 @@
 -- What kernels and drivers say of GPUs that left their bus, the first message of each. A row is one GPU. Messages from after
--- the job had said that it was done, or from before it began, are left out.
+-- the job had said that it was done, or from before it began, are left out. A job that ended well did without that GPU.
 CREATE TEMP VIEW gpu_lost_report AS
 WITH
 pcie AS (
@@ -39,7 +39,9 @@ SELECT
     coalesce(l.pci, '(unnamed)') AS pci,
     left(l.message, 200) AS said,
     CASE WHEN p.n > 0 THEN '; the kernel counts ' || p.n || ' messages about PCIe errors' ELSE '' END AS detail,
+    CASE WHEN w.well THEN 'medium' END AS severity,
     'gpu-lost' AS key
 FROM lost AS l
 CROSS JOIN pcie AS p
+CROSS JOIN ended_well AS w
 QUALIFY row_number() OVER (PARTITION BY l.host, l.pci ORDER BY l.ts_ns NULLS LAST, l.artifact_id, l.row) = 1;

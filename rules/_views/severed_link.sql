@@ -1,5 +1,6 @@
 -- Errors of NVLinks that were not corrected, as drivers and the CUDA runtime report them, the first of each host. A row is
--- one report. Messages from before the job began or after it had said that it was done are left out.
+-- one report. Messages from before the job began or after it had said that it was done are left out; a job that met none of it and
+-- ended well was not harmed.
 CREATE TEMP VIEW severed_link AS
 WITH
 told AS (
@@ -62,9 +63,11 @@ met AS (
 SELECT
     t.* EXCLUDE (is_undated),
     CASE WHEN t.is_undated THEN '; whether it was during this job is not known' ELSE '' END AS detail,
-    CASE WHEN t.is_undated AND NOT m.job_met_it THEN 'indication' END AS strength
+    CASE WHEN t.is_undated AND NOT m.job_met_it THEN 'indication' END AS strength,
+    CASE WHEN w.well AND NOT m.job_met_it THEN 'medium' END AS severity
 FROM told AS t
 CROSS JOIN met AS m
+CROSS JOIN ended_well AS w
 QUALIFY row_number() OVER (
     PARTITION BY t.host ORDER BY (t.key <> 'runtime'), t.is_undated, t.ts_ns NULLS LAST, t.artifact_id, t.row
 ) = 1;

@@ -40,20 +40,6 @@ measured = "host_ratio"
 why = "samples are seconds to minutes apart: the peak before a kill is higher than the largest that was seen"
 */
 -- variant: kernel
-WITH
--- A kernel kills for other users of the host too: a job that ended well, in every log that tells of its steps, lost nothing
--- to a kill of a process that it does not know.
-ended AS (
-    SELECT
-        count(*) FILTER (result = 'completed' AND strength IN ('strong', 'proof')) > 0
-        AND count(*) FILTER (result = 'failed') = 0
-        AND NOT EXISTS (
-            SELECT 1 FROM metric AS m
-            WHERE m.source = 'log' AND m.step IS NOT NULL
-              AND NOT EXISTS (SELECT 1 FROM outcome AS o WHERE o.result = 'completed' AND (o.artifact_id = m.artifact_id OR o.strength = 'proof'))
-        ) AS well
-    FROM outcome
-)
 SELECT
     e.artifact_id,
     e.row,
@@ -67,7 +53,7 @@ SELECT
     CASE WHEN d.well AND p.id IS NULL THEN 'info' END AS severity,
     e.signature AS key
 FROM log AS e
-CROSS JOIN ended AS d
+CROSS JOIN ended_well AS d
 LEFT JOIN proc AS p ON p.pid = CAST(e.fields ->> 'pid' AS BIGINT)
 WHERE e.class = 'mem.host.oom'
   AND e.source = 'kernel'
