@@ -45,7 +45,7 @@ witness AS (
     -- Whether the job itself met a fault of a device.
     SELECT count(*) > 0 AS job_met_it
     FROM log
-    WHERE source <> 'kernel'
+    WHERE source <> 'kernel' AND message NOT LIKE '%NVRM: %'
       AND role IN ('primary', 'symptom', 'secondary')
       AND (class LIKE 'hw.%' OR class LIKE 'cuda.%' OR class IN ('comm.cuda', 'comm.timeout', 'comm.heartbeat', 'env.driver'))
 )
@@ -67,6 +67,7 @@ SELECT
     END AS detail,
     CASE
         WHEN f.timing = 'before' THEN 'info'
+        WHEN e.well AND NOT w.job_met_it THEN 'medium'
         WHEN NOT f.is_hardware THEN 'high'
         -- Rates of corrected errors and commands of drivers hurt, but by themselves end nothing.
         WHEN f.xid IN (8, 32, 38, 92) THEN 'high'
@@ -82,6 +83,7 @@ FROM fault AS f
 LEFT JOIN meaning AS m ON m.xid = f.xid
 LEFT JOIN proc AS p ON CAST(p.pid AS VARCHAR) = f.pid
 CROSS JOIN witness AS w
+CROSS JOIN ended_well AS e
 QUALIFY row_number() OVER (
     PARTITION BY f.host, f.pci, f.timing = 'before'
     -- The first fault of the hardware; what programs cause is asked only where there is none.

@@ -56,7 +56,7 @@ met AS (
     -- Whether the job itself met a fault of a device or of its communication.
     SELECT count(*) > 0 AS job_met_it
     FROM log
-    WHERE source <> 'kernel'
+    WHERE source <> 'kernel' AND message NOT LIKE '%NVRM: %'
       AND role IN ('primary', 'symptom', 'secondary')
       AND (class LIKE 'hw.%' OR class LIKE 'cuda.%' OR class IN ('comm.cuda', 'comm.timeout', 'comm.heartbeat', 'comm.remote', 'comm.internal'))
 )
