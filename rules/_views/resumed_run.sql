@@ -1,6 +1,6 @@
 -- Runs that go on where an earlier attempt of the same rank left off: a row is one metric of one process, with its first
 -- values, those of the attempt before, and those that this attempt had last before the same step. Metrics before logs.
--- Runs in folders of their own do not go on with each other.
+-- Runs in folders of their own do not go on with each other; run: that folder.
 CREATE TEMP VIEW resumed_run AS
 WITH
 told AS (
@@ -68,6 +68,6 @@ before AS (
     JOIN told AS t ON t.proc_id = f.earlier_proc_id AND t.name = f.name AND t.step <= f.first_step
     GROUP BY f.proc_id, f.name
 )
-SELECT f.* EXCLUDE (folder), o.* EXCLUDE (proc_id, name)
+SELECT f.* EXCLUDE (folder), f.folder AS run, o.* EXCLUDE (proc_id, name)
 FROM follows AS f
 LEFT JOIN before AS o ON o.proc_id = f.proc_id AND o.name = f.name;

@@ -14,6 +14,7 @@ SELECT
     f.artifact_id,
     f.path,
     f.folder,
+    f.run,
     f.saved_step,
     bool_or(
         f.kind IN ('torch-zip', 'torch-legacy') AND f.damage IS NULL AND NOT f.is_unfinished AND f.n_tensors > 0
@@ -25,4 +26,4 @@ SELECT
 FROM checkpoint_file AS f
 JOIN word AS w ON w.artifact_id = f.artifact_id
 WHERE f.saved_step IS NOT NULL
-GROUP BY f.artifact_id, f.path, f.folder, f.saved_step;
+GROUP BY f.artifact_id, f.path, f.folder, f.run, f.saved_step;

@@ -212,7 +212,7 @@ resumed AS (
         o.scheduler,
         o.scaler
     FROM resumed_run AS r
-    JOIN stored_part AS s ON s.saved_step IN (r.first_step - 1, r.first_step) AND s.is_whole
+    JOIN stored_part AS s ON s.saved_step IN (r.first_step - 1, r.first_step) AND s.is_whole AND s.run IS NOT DISTINCT FROM r.run
     JOIN (
         SELECT folder, saved_step, bool_or(optimizer) AS optimizer, bool_or(scheduler) AS scheduler, bool_or(scaler) AS scaler
         FROM stored_part GROUP BY folder, saved_step
