@@ -47,8 +47,15 @@ class Birth:
 
 def find_births(recorded: RecordedGraph) -> list[Birth]:
     """All births of one graph in the order of execution, each with what it reached."""
-    births = list(_births(recorded))
     tails = _losses(recorded)
+    births = _followed(recorded, list(_births(recorded)), tails)
+    if not any(birth.is_harmful for birth in births):
+        births += _followed(recorded, list(_spent_masks(recorded, tails)), tails)
+    return _without_backwards_of(recorded, births)
+
+
+def _followed(recorded: RecordedGraph, births: list[Birth], tails: list[int]) -> list[Birth]:
+    """The births, each with what it reached."""
     trained = _gradients(recorded)
     ends = list(recorded.operators)[-2:]  # the last two: a layer's gradients of weight and bias
     last = next((n.node_id for n in reversed(recorded.operators.values()) if n.phase == "forward"), None)
@@ -61,7 +68,26 @@ def find_births(recorded: RecordedGraph) -> list[Birth]:
         goals = [*tails, last, *(node for node, _ in trained), *ends]
         goal = next((node for node in goals if node in birth.reached), None)
         birth.path = _path(recorded, birth, goal)
-    return _without_backwards_of(recorded, births)
+    return births
+
+
+def _spent_masks(recorded: RecordedGraph, tails: list[int]) -> Iterator[Birth]:
+    """Where nothing else explains a loss that is not finite: the first operator that took in an infinity meant as mask.
+
+    Operators that pass masks on by design are left out: what makes a sum or a mean of them is at fault.
+    """
+    operators = recorded.operators
+    waiting = [node for node in tails if operators[node].is_bad]
+    behind = set(waiting)
+    for node in waiting:
+        sources = {t.source for t in operators[node].inputs if t.is_bad and t.source in operators}
+        waiting += [source for source in sources - behind if source is not None]
+        behind |= {source for source in sources if source is not None}
+    for node in sorted(behind):
+        operator = operators[node]
+        if operator.base not in _MASKABLE and operator.is_bad and any(tensor.is_bad for tensor in operator.inputs):
+            yield Birth(operator, "operator", "mask-in-sum", next(t for t in operator.outputs if t.is_bad))
+            return
 
 
 def _without_backwards_of(recorded: RecordedGraph, births: list[Birth]) -> list[Birth]:

@@ -30,6 +30,8 @@ CAUSES: Mapping[str, str] = {
     "zero-times-inf": "it multiplied zero by infinity",
     "all-masked-softmax": "a row of its operand is masked in every place, so the softmax has nothing to share out",
     "finfo-mask": "a mask at the type's largest value was added to scores, and the sum is beyond the type",
+    "mask-in-sum": "an infinity that was written on purpose, as masks are, went into it instead of being left out",
+    "no-alignment": "the input of a sequence is shorter than its target needs, or a step of it has probability zero",
     "no-valid-targets": "no target of the batch counts, so the mean is taken over nothing",
     "empty-reduction": "it reduced a tensor without elements",
     "single-sample": "it took the deviation of a single sample",
@@ -116,6 +118,8 @@ def _of_masks(operator: Operator, _: Mapping[int, Operator]) -> str | None:
 
 
 def _of_losses(operator: Operator, _: Mapping[int, Operator]) -> str | None:
+    if operator.base.endswith("ctc_loss") and operator.n_inf:
+        return "no-alignment"
     if not _LOSSES.match(operator.base) or not operator.n_nan:
         return None
     weight = [tensor for tensor in operator.outputs if not tensor.is_bad and tensor.n == 1]

@@ -53,6 +53,17 @@ proves = """
 Gradients that the recorder saw as the optimizer was about to use them have norms above the configured threshold,
 which clipping would have shortened."""
 
+[thresholds.min_zeros]
+value = 10
+unit = "logged norms, all of them exactly zero"
+why = "skipped steps and an adapter's first one give a few"
+
+[variant.unseen]
+needs = ["tensor", "sample"]
+strength = "strong"
+proves = "The norm that was logged is zero in every step, while the recorder saw gradients reach the optimizer."
+says = "That clipping is called there is read from the norm, which is what it returns."
+
 [variant.metrics]
 needs = ["sample", "fact"]
 strength = "indication"
@@ -69,24 +80,6 @@ says = "That clipping would have kept the run on its course does not follow from
 */
 -- variant: tensors
 WITH
-total AS (
-    -- What the optimizer is about to use; steps in which it did not step hold gradients that are not clipped yet.
-    SELECT
-        artifact_id,
-        proc_id,
-        rank,
-        step,
-        min(row) AS row,
-        min(ts_ns) AS ts_ns,
-        sqrt(sum(gradient_norm * gradient_norm)) AS norm
-    FROM gradient_reading AS g
-    WHERE gradient_norm IS NOT NULL
-      AND NOT EXISTS (
-        SELECT 1 FROM metric AS w WHERE w.proc_id IS NOT DISTINCT FROM g.proc_id AND w.step = g.step AND w.name = 'optimizer_waited'
-      )
-    GROUP BY artifact_id, proc_id, rank, step
-    HAVING isfinite(sum(gradient_norm * gradient_norm))
-),
 over AS (
     SELECT
         n.artifact_id,
@@ -103,9 +96,9 @@ over AS (
         max(n.norm) AS largest,
         max_by(n.row, (n.norm, -n.step)) AS largest_row,
         max_by(n.step, (n.norm, -n.step)) AS largest_step,
-        (SELECT count(*) FROM total AS a WHERE a.artifact_id = n.artifact_id AND a.proc_id IS NOT DISTINCT FROM n.proc_id) AS n_samples,
-        (SELECT quantile_cont(a.norm, 0.9) FROM total AS a WHERE a.artifact_id = n.artifact_id AND a.proc_id IS NOT DISTINCT FROM n.proc_id) AS percentile_90
-    FROM total AS n
+        (SELECT count(*) FROM reaching_gradient AS a WHERE a.artifact_id = n.artifact_id AND a.proc_id IS NOT DISTINCT FROM n.proc_id) AS n_samples,
+        (SELECT quantile_cont(a.norm, 0.9) FROM reaching_gradient AS a WHERE a.artifact_id = n.artifact_id AND a.proc_id IS NOT DISTINCT FROM n.proc_id) AS percentile_90
+    FROM reaching_gradient AS n
     CROSS JOIN clip_threshold AS t
     WHERE n.norm > $over * t.threshold
     GROUP BY n.artifact_id, n.proc_id, n.rank, t.threshold, t.artifact_id, t.line
@@ -143,10 +136,10 @@ SELECT
     printf('%.3g', o.percentile_90) AS percentile_90,
     'clipping is set to ' || o.threshold || ', yet gradients of norms up to ' || printf('%.3g', o.largest)
         || ' reach the optimizer, above the threshold in ' || o.n_over || ' of ' || o.n_samples || ' sampled steps'
-        || CASE WHEN r.largest = 0 THEN '; the norm that was logged is 0 in every step: clipping was given no parameters' ELSE '' END AS what,
+        || CASE WHEN r.largest = 0 THEN '; the norm that was logged is 0 in every step: clipping was given no parameters, or was called where they had no gradient' ELSE '' END AS what,
     CASE
         WHEN r.largest = 0
-            THEN 'Give clip_grad_norm_ a list: model.parameters() is a generator, and one that the optimizer has walked is empty.'
+            THEN 'Give clip_grad_norm_ a list (model.parameters() is a generator, and one that the optimizer has walked is empty), after backward and before optimizer.step().'
         ELSE 'Call clip_grad_norm_ on all parameters of the optimizer, after backward (and after scaler.unscale_) and before optimizer.step().'
     END AS remedy,
     CASE WHEN l.is_lost OR l.largest > $harm * l.usual THEN 'high' ELSE 'medium' END AS severity,
@@ -207,6 +200,64 @@ FROM norm AS n
 CROSS JOIN clip_threshold AS t
 WHERE n.n_points >= $min_points AND n.largest > 0 AND (n.largest * $far < t.threshold OR n.smallest > $far * t.threshold)
 ORDER BY n.ts_ns, n.artifact_id, n.row;
+-- variant: unseen
+WITH
+logged AS (
+    SELECT
+        artifact_id,
+        proc_id,
+        rank,
+        min(row) AS row,
+        min(line) AS line,
+        count(*) AS n_norms
+    FROM training_curve
+    WHERE name = 'grad_norm' AND preference = 1
+    GROUP BY artifact_id, proc_id, rank
+    HAVING count(*) >= $min_zeros AND min(value) = 0 AND max(value) = 0
+),
+reaching AS (
+    SELECT
+        proc_id,
+        min(artifact_id) AS artifact_id,
+        min_by(row, step) AS row,
+        min(step) AS step,
+        min(ts_ns) AS ts_ns,
+        count(*) AS n_samples,
+        max(norm) AS largest,
+        quantile_cont(norm, 0.9) AS percentile_90
+    FROM reaching_gradient
+    WHERE norm > 0
+    GROUP BY proc_id
+    HAVING count(*) >= $min_over
+),
+loss AS (
+    SELECT
+        proc_id,
+        NOT bool_and(isfinite(value)) OR max(value) > $harm * median(value) FILTER (WHERE isfinite(value)) AS is_harmed
+    FROM training_curve
+    WHERE name = 'loss' AND preference = 1
+    GROUP BY proc_id
+)
+SELECT
+    r.artifact_id,
+    r.row,
+    r.proc_id,
+    g.rank,
+    r.step,
+    r.ts_ns,
+    r.largest AS largest_norm,
+    printf('%.3g', r.percentile_90) AS percentile_90,
+    'the norm that was logged is exactly 0 in all ' || g.n_norms || ' steps, yet the recorder saw gradients of norms up to '
+        || printf('%.3g', r.largest) || ' reach the optimizer: the norm is taken, and whatever clips by it acts, where there are no gradients' AS what,
+    'Call clip_grad_norm_ after backward (and after scaler.unscale_) and before optimizer.step(), with a list of parameters: before backward, or given a generator that was walked already, it sees none.' AS remedy,
+    CASE WHEN l.is_harmed THEN 'high' ELSE 'medium' END AS severity,
+    CASE WHEN l.is_harmed THEN ['gradient-invalid'] ELSE [] END AS causes,
+    [{'artifact_id': g.artifact_id, 'row': g.row, 'line': g.line::INTEGER, 'note': 'the first of the norms that were logged'}] AS evidence,
+    'unseen' AS key
+FROM logged AS g
+JOIN reaching AS r ON r.proc_id IS NOT DISTINCT FROM g.proc_id
+LEFT JOIN loss AS l ON l.proc_id IS NOT DISTINCT FROM g.proc_id
+ORDER BY r.ts_ns, r.artifact_id, r.row;
 -- variant: absent
 WITH
 norm AS (
@@ -274,16 +325,9 @@ reaching AS (
     SELECT
         proc_id,
         min(artifact_id) AS artifact_id,
-        max_by(row, (total, -step)) AS row,
-        max(total) AS total
-    FROM (
-        SELECT artifact_id, proc_id, step, min(row) AS row, sqrt(sum(gradient_norm * gradient_norm)) AS total
-        FROM gradient_reading AS g
-        WHERE isfinite(gradient_norm) AND NOT EXISTS (
-            SELECT 1 FROM metric AS w WHERE w.proc_id IS NOT DISTINCT FROM g.proc_id AND w.step = g.step AND w.name = 'optimizer_waited'
-        )
-        GROUP BY artifact_id, proc_id, step
-    )
+        max_by(row, (norm, -step)) AS row,
+        max(norm) AS total
+    FROM reaching_gradient
     GROUP BY proc_id
 ),
 loss AS (

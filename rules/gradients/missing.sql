@@ -32,6 +32,11 @@ value = 0.1
 unit = "(loss when the zeros begin - loss at the end) / the former, medians of halves"
 why = "a loss that falls shows that gradients arrive, and the logged norm is not theirs"
 
+[thresholds.max_rise]
+value = 5.0
+unit = "largest loss from the first zero on / their median"
+why = "batches differ by two or three times; beyond it the weights moved"
+
 [variant.tensors]
 needs = ["tensor"]
 strength = "proof"
@@ -43,7 +48,7 @@ have one."""
 needs = ["sample"]
 strength = "strong"
 proves = "The gradient norm is exactly zero in step after step while the loss is not."
-says = "A norm of zero says that no gradient reached any trainable parameter; which call cut them off is not in the metrics."
+says = "A norm of zero says that no gradient reached any trainable parameter, or that the norm was taken where there are none: before the backward, or of an empty list. Which call cut them off is not in the metrics."
 
 [variant.log]
 needs = ["log_event"]
@@ -189,7 +194,7 @@ SELECT
     'the gradient norm is exactly 0 ' || CASE
         WHEN z.last_real IS NULL THEN 'in all ' || z.n_zero || ' logged steps'
         ELSE 'from step ' || coalesce(CAST(z.step AS VARCHAR), '?') || ' to the end (' || z.n_zero || ' logged steps), and was not before' END
-        || ', while the loss is not: no gradient reaches a parameter' AS what,
+        || ', while the loss is not and holds its course: no gradient reaches a parameter, or the norm is taken where there are none' AS what,
     CASE WHEN z.last_real IS NULL
         THEN 'Print which parameters have requires_grad before the first step: a frozen adapter (is_trainable=True, model.train(), a second wrapping) or a path cut by detach() or no_grad() leaves none.'
         ELSE 'Look at what the job did right before step ' || coalesce(CAST(z.step AS VARCHAR), '?') || ' (saving, evaluating, loading or switching an adapter): something called requires_grad_(False), set the adapter to inference mode or changed what the loss is computed from. Compare requires_grad before and after.'
@@ -199,6 +204,8 @@ SELECT
 FROM zero AS z
 WHERE (
     SELECT count(*) >= 4 AND min(abs(l.value)) > 0 AND bool_and(isfinite(l.value))
+        -- Weights that stay as they are give no loss far above the usual ones.
+        AND max(l.value) <= $max_rise * median(l.value)
         AND median(l.value) FILTER (WHERE l.is_late) >= (1 - $max_fall) * median(l.value) FILTER (WHERE NOT l.is_late)
     FROM loss AS l
     WHERE l.artifact_id = z.artifact_id AND l.proc_id IS NOT DISTINCT FROM z.proc_id

@@ -84,7 +84,12 @@ SELECT
     j.ts_ns,
     printf('%.4g', j.before) AS before,
     printf('%.4g', j.value) AS loss,
-    CASE WHEN j.is_lasting THEN ' and stayed up' ELSE ' and came back' END AS course,
+    CASE
+        WHEN j.is_lasting THEN ' and stayed up'
+        WHEN j.n_next = 0 THEN ', the last that was logged'
+        WHEN j.n_next < $min_lasting AND j.least_of_next > $min_lasting_ratio * j.before THEN ' and had not come back when the record ends'
+        ELSE ' and came back'
+    END AS course,
     CASE WHEN r.value > 1.5 * r.before_value THEN '; in the same step the learning rate rose to ' || printf('%.3g', r.value) ELSE '' END AS changed,
     CASE WHEN j.is_lasting THEN ['gradient-invalid'] ELSE [] END AS causes,
     CASE WHEN j.is_lasting OR j.value > $min_far_ratio * j.before THEN 'high' ELSE 'info' END AS severity,
@@ -97,7 +102,10 @@ LEFT JOIN (
 WHERE (j.is_lasting OR j.value > $min_ratio * j.before)
   -- The last of losses that nothing counts is often that of a comparison, printed when all is done.
   AND (j.count_of_steps IS NOT NULL OR j.n_next > 0)
-QUALIFY row_number() OVER (PARTITION BY j.proc_id ORDER BY j.preference, j.place, r.row) = 1
+QUALIFY row_number() OVER (
+    PARTITION BY j.proc_id
+    ORDER BY j.preference, j.is_lasting OR j.value > $min_far_ratio * j.before DESC, j.place, r.row
+) = 1
 ORDER BY j.ts_ns, j.artifact_id, j.row;
 -- against: metrics
 WITH

@@ -161,7 +161,13 @@ SELECT
         || CASE WHEN coalesce(z.module, '') IN ('', z.op) OR z.kind = 'parameter' THEN '' ELSE ' of ' || z.module END
         || CASE WHEN z.called_in IS NULL OR z.kind = 'parameter' THEN '' ELSE ', called in ' || z.called_in END
         || CASE WHEN z.kind = 'parameter' AND z.cause = 'parameter' THEN '; whether the optimizer''s step made it so is not on record'
-            ELSE ': ' || z.why END
+            ELSE ': ' || z.why || CASE
+                WHEN z.cause <> 'optimizer-step' THEN ''
+                WHEN r.rate IS NOT NULL THEN '; the learning rate was ' || r.rate || ' at step ' || r.rate_step
+                WHEN z.dtype = 'float16' AND starts_with(a.optimizer, 'Adam')
+                    THEN '; it is float16, in which the eps of ' || a.optimizer || ' is zero unless it was raised to 1e-7 or more, so an update may be divided by zero'
+                ELSE '' END
+            END
         || CASE
             WHEN NOT z.reaches_loss OR z.kind = 'parameter' THEN ''
             -- What the recording takes for the loss need not be the one that the job logs.
@@ -173,7 +179,12 @@ SELECT
             ELSE '; the first recorded gradient that it reached is that of ' || z.first_parameter END
         || CASE WHEN z.since < z.step THEN '; recorded operator by operator at step ' || z.step ELSE '' END
         || CASE WHEN z.n_recorded < z.world_size THEN '; operators of ' || z.n_recorded || ' of ' || z.world_size || ' ranks are on record' ELSE '' END AS place,
-    CASE WHEN z.kind = 'unrecorded'
+    CASE
+        WHEN z.cause = 'optimizer-step' AND r.rate IS NOT NULL
+            THEN 'Look at what the schedule gives at step ' || r.rate_step || ': a division by zero in a warm-up (step ** -0.5 at step 0), or a count that begins anew after a restart.'
+        WHEN z.cause = 'optimizer-step' AND z.dtype = 'float16'
+            THEN 'Keep float32 weights and compute in half precision under autocast, or raise the eps of the optimizer (1e-4 for float16).'
+        WHEN z.kind = 'unrecorded'
         THEN 'Record the step again, whole (forensics_recorder), or run it under torch.autograd.set_detect_anomaly(True): the operator at fault is not on record. What is known begins at ' || z.op || '.'
         ELSE (
             SELECT min_by(replace(m.remedy, 'OP', z.op), m.family IS NULL) FROM nonfinite_remedy AS m
@@ -217,6 +228,10 @@ SELECT
         ) AS e
     ) AS evidence
 FROM first_birth AS z
+LEFT JOIN nonfinite_rate AS r ON r.proc_id = z.proc_id AND r.rate_step <= z.step
+LEFT JOIN (
+    SELECT proc_id, min(fields ->> 'optimizer') AS optimizer FROM log WHERE signature = 'recorder-optimizer-began' GROUP BY proc_id
+) AS a ON a.proc_id = z.proc_id
 ORDER BY z.step, z.rank, z.artifact_id, z.row;
 -- against: tensors
 SELECT
@@ -293,63 +308,11 @@ QUALIFY row_number() OVER (PARTITION BY e.proc_id ORDER BY e.ts_ns NULLS LAST, e
 ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: metrics
 WITH
--- `told`: what a job says of its values in a flag, as `params_finite_after_step`, false where one of them is not finite.
-reading AS (
-    SELECT
-        *,
-        coalesce(unit, '') = 'bool' AS is_told,
-        CASE WHEN coalesce(unit, '') = 'bool' THEN value = 1 ELSE isfinite(value) END AS is_good,
-        -- Jobs with several losses give each a name of its own.
-        name NOT IN ('loss', 'grad_norm') AND coalesce(unit, '') <> 'bool' AS is_part,
-        -- What is drawn up ahead is read a few logged steps before it is used.
-        coalesce(lag(line, 3) OVER (PARTITION BY artifact_id, proc_id, name ORDER BY row), 0) AS since_line
-    FROM metric
-    WHERE name IN ('loss', 'grad_norm')
-        OR (source IN ('log', 'metrics') AND regexp_matches(lower(name), '(^|[_/.])loss($|[_/.])')
-            AND NOT regexp_matches(lower(name), '(^|[_/.])(eval|val|valid|validation|test|dev)[_/.]|loss_(scale|weight|std)'))
-        OR (unit = 'bool' AND regexp_matches(name, '(^|_)(is|all)?_?finite(_|$)'))
-),
-course AS (
-    SELECT
-        proc_id,
-        name,
-        count(*) FILTER (WHERE NOT is_good) AS n_bad,
-        count(DISTINCT value) FILTER (WHERE NOT is_good) AS n_kinds,
-        max(step) FILTER (WHERE is_good) AS last_good_step,
-        max((artifact_id, row)) FILTER (WHERE is_good) AS last_good,
-        max_by(is_good, (artifact_id, row)) AS ends_good
-    FROM reading
-    GROUP BY proc_id, name
-),
-lasting AS (
-    SELECT r.*, c.n_bad, c.n_kinds
-    FROM reading AS r
-    JOIN course AS c ON c.proc_id IS NOT DISTINCT FROM r.proc_id AND c.name = r.name
-    WHERE NOT r.is_good
-      AND (
-        c.last_good IS NULL
-        OR CASE WHEN r.step IS NULL OR c.last_good_step IS NULL THEN (r.artifact_id, r.row) > c.last_good ELSE r.step > c.last_good_step END
-      )
-      AND ((r.name <> 'grad_norm' AND NOT r.is_part) OR c.n_bad >= $min_nonfinite_steps)
-      -- One of several losses that is not used may be undefined.
-      AND (NOT r.is_part OR NOT EXISTS (
-        SELECT 1 FROM course AS o WHERE o.proc_id IS NOT DISTINCT FROM r.proc_id AND contains(o.name, 'loss') AND o.ends_good
-      ))
-      -- Infinite at a loss scale that never moves: that scale is at fault (numerics-scaler-stall), not an operator.
-      AND NOT EXISTS (
-        SELECT 1 FROM metric AS s
-        WHERE s.proc_id IS NOT DISTINCT FROM r.proc_id AND s.name = 'loss_scale' AND r.name = 'grad_norm'
-        HAVING count(*) > 1 AND min(s.value) = max(s.value) AND max(s.value) > 1
-      )
-      AND NOT EXISTS (
-        SELECT 1 FROM birth AS b JOIN proc AS p ON p.id = b.proc_id JOIN proc AS q ON q.attempt = p.attempt
-        WHERE q.id = r.proc_id AND b.is_harmful AND (b.step <= r.step OR b.proc_id = r.proc_id)
-      )
-),
 -- A flag alone, as of gradients that a loss scaler skips, is no fault: a loss or a norm has to stay not finite too.
 earliest AS (
     SELECT *
-    FROM lasting
+    FROM lasting_nonfinite
+    WHERE (name <> 'grad_norm' AND NOT is_part) OR n_bad >= $min_nonfinite_steps
     QUALIFY bool_or(NOT is_told) OVER (PARTITION BY proc_id)
         AND row_number() OVER (PARTITION BY proc_id ORDER BY step, CASE name WHEN 'loss' THEN 0 WHEN 'grad_norm' THEN 1 ELSE 2 END, artifact_id, row) = 1
 ),
@@ -384,11 +347,13 @@ SELECT
         WHEN n_bad = 1 THEN '; it is ' || value
         WHEN n_kinds = 1 THEN '; it is ' || value || ' from there on'
         ELSE '; it is ' || value || ', and never finite again'
-    END || CASE WHEN is_told THEN '; no record tells which operator gave it' ELSE ', and no record tells which operator gave it' END
+    END || coalesce('; the learning rate was ' || r.rate || ' at step ' || r.rate_step, '')
+        || CASE WHEN is_told THEN '; no record tells which operator gave it' ELSE ', and no record tells which operator gave it' END
         || CASE WHEN w.first IS NULL THEN '' ELSE '; right before, ' || coalesce(w.first.place, 'a line of the job') || ' divided by zero or the like (' || w.first.said || ')' END AS place,
     name AS key
 FROM earliest AS z
 LEFT JOIN warned AS w ON w.artifact_id = z.artifact_id AND w.row = z.row
+LEFT JOIN nonfinite_rate AS r ON r.proc_id IS NOT DISTINCT FROM z.proc_id AND r.rate_step <= z.step
 ORDER BY z.step, z.artifact_id, z.row;
 -- variant: scale
 WITH

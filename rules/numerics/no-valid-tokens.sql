@@ -43,8 +43,8 @@ SELECT
     b.ts_ns,
     o.text AS op,
     b.cause,
-    'every label of the batch is ignored, so ' || o.text || ' takes the mean of nothing' AS what,
-    'Leave out batches without a valid label, or divide by max(count, 1); check truncation and the mask that sets labels to ignore_index.' AS remedy,
+    'no label of the batch counts (all are ignored, or of classes with weight 0), so ' || o.text || ' takes the mean of nothing' AS what,
+    'Leave out batches without a valid label, or divide by max(count, 1); check truncation, the mask that sets labels to ignore_index, and class weights of 0.' AS remedy,
     'proof' AS strength,
     b.cause AS key
 FROM birth AS b
