@@ -19,11 +19,21 @@ from page_checks import faults
 from support import ROOT
 
 from forensics.pipeline import analyze
+from forensics.report import pictures
 
 FIXTURES = ROOT / "fixtures"
 NAMES = sorted(path.parent.name for path in FIXTURES.glob("*/expected.toml"))
 # Faults that what is on record does not tell, or for which there is no rule yet: here nothing must be claimed.
 UNTOLD: set[str] = set()
+# Every kind of picture that a job without a GPU leaves evidence for, by a job whose page shows it. No job here captured
+# a CUDA graph or printed how its GPUs reach each other: those two are drawn from made-up cases only.
+SHOWS = {
+    "step-217": {pictures.Provenance, pictures.LastSteps, pictures.ThresholdBoard, pictures.GridView},
+    "memory-fragmentation": {pictures.MemoryTimeline, pictures.SegmentMap},
+    "missing-rank": {pictures.WaitGraph},
+    "distributed-half-loaded": {pictures.DeviceMap},
+    "memory-kept-predictions": {pictures.ReferenceChains},
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +61,9 @@ def test_the_verdict_over_a_job_that_really_ran_is_that_of_its_label(
     name: str, tmp_path: Path, page: Page | None, read: Path
 ) -> None:
     label = label_of(name)
-    verdict = analyze(FIXTURES / name / "artifacts", tmp_path / "out").verdict
+    result = analyze(FIXTURES / name / "artifacts", tmp_path / "out")
+    verdict = result.verdict
+    assert SHOWS.get(name, set()) <= {type(picture) for picture in result.report.pictures}
     if page is not None:
         assert faults(page, tmp_path / "out" / "report.html", read) == []
     assert [rule.rule for rule in verdict.not_checked if rule.missing == "rule-fault"] == []

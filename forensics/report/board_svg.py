@@ -113,6 +113,8 @@ def _beside(gauge: Gauge) -> str:
         return f"{number(gauge.value)}: {said}"
     limit = gauge.marks[0][1]
     times = gauge.value / limit if limit > 0 else 0.0
+    if 0.95 < times < 1.05:
+        return f"{number(gauge.value)}, {'at' if gauge.value == limit else 'about'} the threshold"
     # Beyond these bounds a factor says less than the two numbers.
     told = f", {number(float(f'{times:.2g}'))} times the threshold" if _LEAST_TIMES <= times <= 1 / _LEAST_TIMES else ""
     return f"{number(gauge.value)}{told}"

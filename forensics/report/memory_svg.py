@@ -9,7 +9,7 @@ from forensics.report.exhibit import Exhibit, twin
 from forensics.report.pictures import Failure, Level, MemoryTimeline
 from forensics.report.scale import Scale, fit
 from forensics.report.svg import clip, coordinate, element, escaped, shape, text_width
-from forensics.report.text import plural, size
+from forensics.report.text import size
 
 _WIDTH, _HEIGHT = 1100.0, 300.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66.0, 16.0, 30.0, 40.0
@@ -51,8 +51,10 @@ def _lead(view: MemoryTimeline) -> str:
         return f"{said}; no allocation failed in this record."
     last = view.failures[-1]
     _, at_live, at_reserved = next(p for p in reversed(view.points) if p[0] <= last.event)
+    n = len(view.failures)
+    which = "An allocation failed: it" if n == 1 else f"{n:,} allocations failed; the last"
     return (
-        f"{plural(len(view.failures), 'allocation')} failed; the last asked for {size(last.requested_bytes)} at event"
+        f"{which} asked for {size(last.requested_bytes)} at event"
         f" {last.event:,}, when {size(at_live)} were live and {size(at_reserved - at_live)} more lay in the cache."
     )
 
@@ -153,7 +155,7 @@ def _step_marks(view: MemoryTimeline, x: Scale, y: Scale) -> str:
     for event, step in view.steps:
         at = x(event)
         parts.append(element("path", d=f"M{coordinate(at)} {_TOP:g}V{_HEIGHT - _BOTTOM:g}", class_="at"))
-        label = f"step {step}"
+        label = f"{step:,}" if parts[1:] else f"step {step:,}"
         end = at + 8 + text_width(label, _FONT_PX)
         if at >= free_from and end < _WIDTH - _RIGHT and not (at < taken[1] and taken[0] < end):
             parts.append(element("text", escaped(label), x=at + 4, y=_TOP + 10, class_="note at-note"))

@@ -164,21 +164,9 @@ def _title(blocks: list[Block], state: str, n_bytes: int) -> str:
 def _request(view: SegmentMap, scale: float) -> str:
     if view.requested_bytes is None:
         return ""
-    width, y = view.requested_bytes * scale, 32.0
-    label = f"{size(view.requested_bytes)} asked for"
-    beyond = _LEFT + width + 8
-    fits = beyond + text_width(label, _FONT_PX, bold=True) < _WIDTH
-    return (
-        element("text", "the request", x=0, y=y + 9, class_="lane-name lost-note")
-        + element("rect", x=_LEFT, y=y, width=width, height=_BAR, class_="request")
-        + element(
-            "text",
-            escaped(label),
-            x=beyond if fits else _LEFT + width - 6,
-            y=y + 9,
-            text_anchor="start" if fits else "end",
-            class_="note lost-note",
-        )
+    y, label = 32.0, clip(f"{size(view.requested_bytes)} asked for", _LEFT - 8, _FONT_PX, bold=True)
+    return element("text", escaped(label), x=0, y=y + 9, class_="lane-name lost-note") + element(
+        "rect", x=_LEFT, y=y, width=view.requested_bytes * scale, height=_BAR, class_="request"
     )
 
 

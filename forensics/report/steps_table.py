@@ -22,14 +22,15 @@ def steps_exhibit(view: LastSteps, index: int = 0) -> Exhibit | None:
         return None
     ranks = list(dict.fromkeys(row.rank for row in view.rows))
     last = {rank: max(row.step for row in view.rows if row.rank == rank) for rank in ranks}
-    rows = [[f"{row.step:,}", row.rank, *row.values, "; ".join(row.events)] for row in view.rows]
+    happened = ["What happened"] if any(row.events for row in view.rows) else []
+    rows = [[f"{row.step:,}", row.rank, *row.values, *["; ".join(row.events) for _ in happened]] for row in view.rows]
     names = [NAMES.get(name, name) for name in view.names]
     return Exhibit(
         id=f"steps-{index}",
         title="The last ten steps",
         lead=_lead(last),
         svg="",
-        twin=twin(["Step", "Rank", *names, "What happened"], rows, (0, *range(2, 2 + len(names))), limit=120),
+        twin=twin(["Step", "Rank", *names, *happened], rows, (0, *range(2, 2 + len(names))), limit=120),
         notes=[f"{plural(view.n_hidden, 'more rank')} not listed."] if view.n_hidden else [],
     )
 
