@@ -281,18 +281,18 @@ def _settle_standing(graph: nx.DiGraph, findings: Sequence[Finding]) -> dict[int
 
     Takes from the graph what would explain a possible root without one behind it: a fault of medium severity, one that
     was survived, context or mere cost takes the root away and puts nothing in its place. What follows a grave symptom
-    stays explained: what led to that symptom is then not in the evidence.
+    stays explained: what led to that symptom is then not in the evidence. So does what costs much and comes of what
+    costs less: it tells of no failure.
     """
     import networkx as nx
 
     by_id, standing = {f.id: f for f in findings}, dict[int, int]()
     for number in nx.topological_sort(graph):
         finding = by_id[number]
-        is_grave = finding.severity in _GRAVE
-        if is_grave and finding.role != "symptom":
-            least = max(_STANDS.index(finding.role), _STANDS.index("symptom"))
-            graph.remove_edges_from([(n, number) for n in graph.predecessors(number) if standing[n] > least])
-        own = _STANDS.index(finding.role) if is_grave else len(_STANDS)
+        if _can_be_root(finding):
+            idle = [n for n in graph.predecessors(number) if standing[n] > _STANDS.index("symptom")]
+            graph.remove_edges_from([(n, number) for n in idle])
+        own = _STANDS.index(finding.role) if finding.severity in _GRAVE else len(_STANDS)
         standing[number] = min([own, *(standing[n] for n in graph.predecessors(number))])
     return standing
 
