@@ -33,7 +33,9 @@ masked AS (
 replaced AS (
     -- Two runs of one job: one by flash, the other by another kernel.
     SELECT
-        y.artifact_id, y.row, y.line, y.proc_id, y."table", 1 AS preference, 'performance' AS role, 'high' AS severity,
+        y.artifact_id, y.row, y.line, y.proc_id, y."table", 1 AS preference, 'high' AS severity,
+        -- Another kernel draws other random numbers and rounds otherwise: where results differ as well, it is a cause.
+        CASE WHEN EXISTS (SELECT 1 FROM backend_comparison AS d WHERE d.has_failed) THEN 'cause' ELSE 'performance' END AS role,
         b.path || ' ran ' || y.kernel || ' (' || y.kind || ') where ' || a.path || ' ran ' || x.kernel || ' (' || x.kind || ')' AS what,
         coalesce('; ' || m.told || ', and flash takes no mask', '') AS reason,
         ['kernel-replaced', 'throughput-low'] AS causes
