@@ -54,6 +54,11 @@ def recognised(text: str | bytes) -> int:
         ("step 7: train loss 3.2, val loss 3.3", 7, {"train_loss": 3.2, "val_loss": 3.3}),
         ("step 2 loss nan", 2, {"loss": math.nan}),
         (
+            "Epoch 3: 9/9 [00:01<00:00, 4.29it/s, v_num=3, train_loss=nan.0, val_loss=inf.0]",
+            None,
+            {"train_loss": math.nan, "val_loss": math.inf},
+        ),
+        (
             " iteration 9/ 20 | lm loss: 11 | loss scale: 65536.0 | grad norm: 8.1 | number of nan iterations: 0",
             9,
             {"loss": 11.0, "loss_scale": 65536.0, "grad_norm": 8.1, "nan_iterations": 0.0},

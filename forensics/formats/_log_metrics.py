@@ -18,9 +18,10 @@ MAX_STEP = 1 << 62
 _MAX_SHAPES = 20_000
 CHARACTERS = 8192  # of a line that are looked at
 
-_VALUE = r"[-+]?(?:(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf|NaN|Inf|Infinity)"
+_VALUE = r"[-+]?(?:(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|(?:nan|inf)(?:\.0)?|NaN|Inf|Infinity)"
 _UNIT = r"(?: ?(ms|us|s|sec|secs|[KMGT]i?B|%|it/s|s/it|tok/s|tokens/s|samples/s)(?!\s*[:=]?\s*[-+\d.]))?"
-_SPLIT = re.compile(r"([-+]?(?:\d+(?:,\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)")
+# The digits of nan.0, as Lightning's bar prints it, are no number.
+_SPLIT = re.compile(r"((?<!nan\.)(?<!inf\.)[-+]?(?:\d+(?:,\d+)*\.?\d*|(?<!nan)(?<!inf)\.\d+)(?:[eE][-+]?\d+)?)")
 
 _STEP = re.compile(
     r"(?<![\w./-])((?:global[_ ]?|train(?:ing)?[_ ]|total[_ ])?step|iteration|iter|it)s?\b['\"]?\]?\s*[:=#]?\s*\[?\s*"
@@ -221,8 +222,8 @@ def _shape_of(pieces: list[str]) -> Shape | None:
     for item in named.values():
         if item.at in starts:
             numbers.append(starts[item.at])
-        elif item.text[-1:].isalpha():
-            fixed.append((len(names), float(item.text)))
+        elif (word := item.text.removesuffix(".0"))[-1:].isalpha():
+            fixed.append((len(names), float(word)))
         else:
             continue
         names.append(f"{phase}_loss" if phase and item.name in _LOSSES else item.name)
