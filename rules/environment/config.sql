@@ -24,6 +24,12 @@ needs = ["log_event", "fact"]
 strength = "strong"
 proves = "The job asked for a GPU while a setting hid all of them from it."
 
+[variant.no-device-seen]
+needs = ["log_event"]
+strength = "indication"
+proves = "The process asked for a GPU and saw none."
+says = "Why it saw none is not on record: devices that a setting hides, a container or a job step without them, a driver that does not answer, or a build without CUDA."
+
 [variant.recorded]
 needs = ["fact"]
 strength = "indication"
@@ -52,6 +58,7 @@ SELECT
         ELSE 'Let train_batch_size be micro batch × accumulation steps × world size, or set it to "auto".'
     END AS remedy,
     CASE WHEN e.completed THEN 'medium' ELSE 'critical' END AS severity,
+    [] AS requires,
     e.signature AS key
 FROM reported_failure AS e
 WHERE e.class = 'env.config'
@@ -83,11 +90,41 @@ SELECT
     'Set CUDA_VISIBLE_DEVICES to the devices of the job, or leave it to the scheduler.' AS remedy,
     CASE WHEN e.completed THEN 'medium' ELSE 'critical' END AS severity,
     [{'artifact_id': h.artifact_id, 'line': h.line, 'note': 'the setting'}] AS evidence,
+    [] AS requires,
     'no-device' AS key
 FROM reported_failure AS e
 CROSS JOIN hidden AS h
 WHERE e.class = 'env.no-gpu'
   AND e.role = 'primary'
+QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
+ORDER BY e.ts_ns, e.artifact_id, e.row;
+-- variant: no-device-seen
+SELECT
+    e.artifact_id,
+    e.row,
+    e.proc_id,
+    e.rank,
+    e.step,
+    e.ts_ns,
+    e.line,
+    'The process asked for a GPU and saw none' AS what,
+    e.said,
+    'In the same place (container, job step, environment) run nvidia-smi, printenv CUDA_VISIBLE_DEVICES and python -m torch.utils.collect_env: give the container or the step its devices (--gpus all, --gres=gpu:N), or install a driver and a build of torch with CUDA.' AS remedy,
+    CASE WHEN e.completed THEN 'medium' ELSE 'critical' END AS severity,
+    'no-device-seen' AS key
+FROM reported_failure AS e
+WHERE e.class = 'env.no-gpu'
+  AND e.role = 'primary'
+  AND NOT e.moved_on
+  AND NOT EXISTS (
+      SELECT 1 FROM fact AS f
+      WHERE f.key IN ('CUDA_VISIBLE_DEVICES', 'HIP_VISIBLE_DEVICES') AND f.scope = 'variable' AND trim(f.value) IN ('', '-1', 'NoDevFiles', 'none')
+  )
+  -- What says why: environment-version.
+  AND NOT EXISTS (
+      SELECT 1 FROM log AS o
+      WHERE o.class IN ('env.abi', 'env.library', 'env.driver', 'env.build', 'env.version', 'env.device-initialisation') AND o.role <> 'noise'
+  )
 QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: recorded
@@ -201,7 +238,9 @@ contradiction AS (
     WHERE regexp_matches(f.key, '(^|\.)(num_local_experts|num_experts|n_routed_experts|moe_num_experts)$') AND f.number > 1
       AND NOT EXISTS (SELECT 1 FROM fact WHERE regexp_matches(key, 'leaf_module|moe_cls_names|moe_layer_cls'))
 )
-SELECT *
+SELECT
+    *,
+    [] AS requires
 FROM contradiction
 QUALIFY row_number() OVER (PARTITION BY key ORDER BY artifact_id, line) = 1
 ORDER BY artifact_id, line, key;

@@ -1,11 +1,15 @@
 /*
-title = "A value is held in fewer bits than it needs"
+title = "Precisions are mixed, or a value is held in fewer bits than it needs"
 severity = "critical"
 cannot_prove = """
 In the last case, which value was too large for float16."""
 message = "{who}{at_step}: {what}"
 fix = "{remedy}"
-causes = [{ state = "value-nonfinite", of = "rank" }, { state = "weights-unmoved", of = "rank" }]
+causes = [
+    { state = "value-nonfinite", of = "rank" },
+    { state = "weights-unmoved", of = "rank" },
+    { state = "rank-failed", of = "rank" },
+]
 
 [thresholds.min_step]
 value = 0.5
@@ -40,6 +44,11 @@ needs = ["fact", "sample|log_event"]
 strength = "indication"
 proves = "A model that was trained in bfloat16 runs in float16 and its values are not finite."
 says = "The settings say that weights of bfloat16 range are computed with in float16, and metrics or logs that values are not finite; which value left the range is not on record."
+
+[variant.log]
+needs = ["log_event"]
+strength = "strong"
+proves = "An operator was given values of precisions that it does not take together, or of one that it is not made for."
 */
 -- variant: operators
 WITH
@@ -72,6 +81,7 @@ SELECT
     *,
     op || ' reads angles up to ' || absmax || ' in ' || dtype || ', where neighbouring values are ' || step_size || ' apart: positions cannot be told from each other' AS what,
     'Compute positions and angles in float32: torch.autocast(enabled=False) around them, and cast the result of sin and cos.' AS remedy,
+    ['value-nonfinite', 'weights-unmoved'] AS causes,
     'angles' AS key
 FROM angle
 WHERE step_size >= $min_step
@@ -108,6 +118,7 @@ SELECT
     min_by(w.name, w.row) AS module,
     count(*) || ' parameters are held in ' || max(w.dtype) || '; the optimizer writes to them in every step and they stay the same, since updates are less than half a step of that type' AS what,
     'Keep float32 weights and compute in bfloat16 under autocast, or an optimizer that keeps float32 copies or rounds stochastically.' AS remedy,
+    ['value-nonfinite', 'weights-unmoved'] AS causes,
     'rounded-away' AS key
 FROM weight AS w
 WHERE w.dtype IN ('bfloat16', 'float16') AND w.n_contents = 1 AND w.n_writes > 0 AND w.n_samples >= $min_samples
@@ -133,6 +144,7 @@ told AS (
         NULL AS module,
         'the loss is computed in ' || t.dtype || ': ' || o.text || ' reads it' AS what,
         'Cast what goes into the loss to float32 (logits.float()), or compute under autocast, which does.' AS remedy,
+        ['value-nonfinite', 'weights-unmoved'] AS causes,
         'loss-in-half' AS key
     FROM node AS n
     JOIN tensor AS t ON t.artifact_id = n.artifact_id AND t.node_id = n.node_id AND t.step IS NOT DISTINCT FROM n.step
@@ -152,6 +164,7 @@ told AS (
         name AS module,
         'weights of an adapter are trained in ' || dtype || ', the first is ' || name AS what,
         'Keep the weights of adapters in float32 (PEFT: autocast_adapter_dtype=True): their updates are small.' AS remedy,
+        ['value-nonfinite', 'weights-unmoved'] AS causes,
         'adapter-in-half' AS key
     FROM gradient_reading
     WHERE dtype IN ('bfloat16', 'float16') AND contains(lower(name), 'lora_')
@@ -205,9 +218,50 @@ SELECT
     t.ts_ns,
     'the weights are those of a bfloat16 model and are computed with in float16, whose largest value is 65504; values are not finite' AS what,
     'Train in bfloat16 (bf16=true, fp16=false), or in float32 where the device has no bfloat16.' AS remedy,
+    ['value-nonfinite', 'weights-unmoved'] AS causes,
     'bf16-in-fp16' AS key
 FROM setting AS s
 CROSS JOIN trouble AS t
 LEFT JOIN proc AS p ON p.id = t.proc_id
 WHERE s.is_bf16_model AND s.is_half AND NOT coalesce(s.is_brain, FALSE)
 ORDER BY t.ts_ns, s.artifact_id, s.line, t.proc_id;
+
+-- variant: log
+WITH
+refused AS (
+    SELECT
+        e.*,
+        lower(coalesce(e.fields ->> 'dtype', e.fields ->> 'expected_dtype', e.fields ->> 'input_type', e.fields ->> 'expected', '')) AS one,
+        lower(coalesce(e.fields ->> 'other_dtype', e.fields ->> 'found_dtype', e.fields ->> 'weight_type', e.fields ->> 'got', '')) AS other,
+        (e.fields ->> 'operation') IS NOT NULL AS is_missing
+    FROM reported_failure AS e
+    WHERE e.role = 'primary'
+      AND (e.class = 'code.dtype' OR (e.class = 'code.device' AND regexp_matches(e.message, '(?i)expected object of scalar ?type')))
+      -- Between devices: environment-device-mismatch.
+      AND NOT coalesce(((e.fields ->> 'input_type') LIKE '%cuda%') <> ((e.fields ->> 'weight_type') LIKE '%cuda%'), FALSE)
+)
+SELECT
+    r.artifact_id,
+    r.row,
+    r.proc_id,
+    r.rank,
+    r.step,
+    r.ts_ns,
+    r.line,
+    r.where_in_code,
+    CASE
+        WHEN r.is_missing THEN 'an operator is not made for values of this precision on this backend'
+        ELSE 'an operator refused values of two precisions'
+    END || coalesce(', called from ' || r.where_in_code, '') || ': ' || r.said AS what,
+    CASE
+        WHEN r.is_missing THEN 'Keep the model in float32 on this backend (torch_dtype=torch.float32), or take a precision that it computes in.'
+        WHEN r.one LIKE '%double%' OR r.other LIKE '%double%' THEN 'Bring what comes as float64, as arrays of numpy do, to the type of the weights: x.to(weight.dtype).'
+        ELSE 'Bring both to one type where they meet: run the pass under torch.autocast, or input.to(module.weight.dtype); keep what was loaded or added in another type (adapters, norms, buffers) in the type of the model.'
+    END AS remedy,
+    ['rank-failed'] AS causes,
+    r.signature AS key
+FROM refused AS r
+WHERE (regexp_matches(r.one, 'half|float|double') AND (r.is_missing OR r.other = '' OR regexp_matches(r.other, 'half|float|double')))
+   OR (r.one = '' AND NOT r.is_missing)
+QUALIFY row_number() OVER (PARTITION BY r.proc_id, r.attempt ORDER BY r.ts_ns NULLS LAST, r.artifact_id, r.row) = 1
+ORDER BY r.ts_ns, r.artifact_id, r.row;
