@@ -5,6 +5,7 @@ All text that comes from artifacts is masked here, as in `briefing`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -17,6 +18,7 @@ from forensics.report.text import one_line
 
 MAX_TIMELINE = 300
 MAX_SERIES = 24
+_TELLING, _SECOND_NS = 120, 10**9  # characters of an error that tell it from others
 MAX_POINTS = 20_000  # read of a series: beyond, the lowest and highest of each stretch of it
 _KEY_FACTS = (
     ("torch", "PyTorch"),
@@ -162,8 +164,8 @@ def timeline(con: duckdb.DuckDBPyConnection, citations: Citations, verdict: Verd
         [MAX_TIMELINE],
     ).fetchall()
     moments, shown_on = [], {row[4] for row in rows}
-    for (ts, rank, kind, label), members in _told_once(rows).items():
-        artifact_id, line, byte = members[0]
+    for members in told_once(rows):
+        ts, rank, kind, label, artifact_id, line, byte = members[0]
         cited = citations.cite({"artifact_id": artifact_id, "line": line, "byte": byte, "text": label})
         shown = one_line(mask(str(label)), 240) + (f" (in {len(members)} places)" if len(members) > 1 else "")
         moments.append(view.Moment(ts, rank, kind, shown, evidence_view(cited) if cited else None))
@@ -176,12 +178,21 @@ def timeline(con: duckdb.DuckDBPyConnection, citations: Citations, verdict: Verd
     return tuple(sorted(moments, key=lambda moment: moment.ts_ns))
 
 
-def _told_once(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], list[tuple[Any, ...]]]:
-    """Places (artifact, line, byte) by what they tell: of one error many files may, with the same time and words."""
-    told: dict[tuple[Any, ...], list[tuple[Any, ...]]] = {}
+def told_once(rows: Sequence[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+    """Rows (time, rank, kind, words, …) in groups that tell the same: of one error many files may, cut as they please.
+
+    Launchers note whole seconds, so that what a rank said within one of them is one event.
+    """
+    groups: list[list[tuple[Any, ...]]] = []
+    last: dict[tuple[Any, str], list[tuple[Any, ...]]] = {}
     for row in rows:
-        told.setdefault(row[:4], []).append(row[4:])
-    return told
+        key = row[1], str(row[3])[:_TELLING]
+        if key in last and row[0] - last[key][0][0] <= _SECOND_NS:
+            last[key].append(row)
+        else:
+            last[key] = [row]
+            groups.append(last[key])
+    return groups
 
 
 def series(con: duckdb.DuckDBPyConnection) -> tuple[view.SeriesView, ...]:

@@ -9,6 +9,7 @@ import pytest
 from test_cpu_places import TOPO
 
 from forensics.case import create_case
+from forensics.casebook import told_once
 from forensics.finding import Finding
 from forensics.investigation import Case
 from forensics.library import load_rules
@@ -170,3 +171,10 @@ def test_a_cause_stands_in_its_step_and_a_model_on_one_device_has_no_map(tmp_pat
     labels = [(moment.rank, moment.label.partition(" (in ")[0]) for moment in result.report.timeline]
     assert len(labels) == len(set(labels)), "what the launcher repeats is told once"
     assert any(label.label.endswith("(in 2 places)") for label in result.report.timeline)
+
+
+def test_an_error_is_told_once_where_files_repeat_it_within_a_second() -> None:
+    second, words = 10**9, "RuntimeError: " + "x" * 120
+    rows = [(0, 0, "a", words + "tail", 1), (0, 0, "b", words, 2), (0, 1, "a", words, 3), (second, 0, "a", words, 4)]
+    groups = told_once([*rows, (2 * second, 0, "a", words, 5), (2 * second, 0, "a", "other", 6)])
+    assert [[row[-1] for row in group] for group in groups] == [[1, 2, 4], [3], [5], [6]]
