@@ -86,8 +86,7 @@ step_done AS (
     SELECT
         proc_id,
         coalesce(nullif(count(DISTINCT step) FILTER (WHERE name = 'grad_norm'), 0), count(DISTINCT step) - 1) AS n,
-        coalesce(max(step) FILTER (WHERE name = 'grad_norm'), max(step) - 1) AS last_step,
-        arg_max({'artifact_id': artifact_id, 'row': row, 'line': line}, (step, -artifact_id, -row)) AS last_at
+        coalesce(max(step) FILTER (WHERE name = 'grad_norm'), max(step) - 1) AS last_step
     FROM metric
     WHERE name IN ('loss', 'grad_norm') AND step IS NOT NULL
     GROUP BY proc_id
@@ -97,7 +96,10 @@ refused AS (
         e.*,
         coalesce(d.n, 0) AS n_before,
         d.last_step,
-        d.last_at
+        (
+            SELECT min_by({'artifact_id': m.artifact_id, 'row': m.row, 'line': m.line}, (m.artifact_id, m.row)) FROM metric AS m
+            WHERE m.proc_id IS NOT DISTINCT FROM e.proc_id AND m.name IN ('loss', 'grad_norm') AND m.step = d.last_step
+        ) AS last_at
     FROM reported_failure AS e
     LEFT JOIN step_done AS d ON d.proc_id IS NOT DISTINCT FROM e.proc_id
     WHERE e.class = 'autograd.graph-reuse' AND e.role = 'primary' AND NOT e.moved_on AND NOT e.completed
@@ -119,7 +121,7 @@ SELECT
     END AS what,
     CASE WHEN n_before = 0 THEN 'indication' ELSE 'strong' END AS strength,
     ['rank-failed'] AS causes,
-    CASE WHEN n_before > 0 THEN [{'artifact_id': last_at.artifact_id, 'row': last_at.row, 'line': last_at.line, 'note': 'the last step on record'}] END AS evidence,
+    CASE WHEN n_before > 0 THEN [{'artifact_id': last_at.artifact_id, 'row': last_at.row, 'line': last_at.line, 'note': 'the last of them on record'}] END AS evidence,
     'graph-reused' AS key
 FROM refused
 QUALIFY row_number() OVER (PARTITION BY proc_id, attempt ORDER BY ts_ns NULLS LAST, artifact_id, row) = 1
