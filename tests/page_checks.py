@@ -14,27 +14,29 @@ NARROW_PX, WIDE_PX = 320, 1280
 def faults(page: Page, file: Path, read: Path | None = None) -> list[str]:
     """Everything that is wrong with a report.
 
-    `read`: a file that keeps the kinds of sections and drawings on pages before. What takes long (axe-core in light and
-    dark, Tab through the whole page, a PDF) is left out where the page has no other.
+    `read`: a file that keeps the kinds of sections and drawings of pages before. A page of the same kinds as another
+    is not opened without scripts, printed and steered by keyboard again; where none of its kinds is new, what takes
+    long is left out, too: axe-core in light and dark, Tab through the whole page, a PDF.
     """
-    unscripted, words, n_drawn = _without_scripts(page, file)
-    found = unscripted + _opened(page, file, WIDE_PX)
-    kinds = set(_asked(page, "kinds"))
+    found = _opened(page, file, WIDE_PX)
+    kinds = _asked(page, "kinds")
     seen = set(read.read_text(encoding="utf-8").splitlines()) if read is not None and read.exists() else set()
-    is_new = read is None or not kinds <= seen
-    if read is not None and is_new:
-        read.write_text("\n".join(sorted(kinds | seen)), encoding="utf-8")
-    if _ask(page, "words") != words or _ask(page, "nDrawn") != n_drawn:
-        found.append("reads otherwise without scripts")
-    found += _by_keyboard(page, all_stops=is_new)
+    is_new, is_other = not set(kinds) <= seen, " ".join(kinds) not in seen
+    if read is not None and is_other:
+        read.write_text("\n".join(sorted({*kinds, " ".join(kinds), *seen})), encoding="utf-8")
+    words, n_drawn = _ask(page, "words"), _ask(page, "nDrawn")
+    found += _by_keyboard(page, all_stops=is_new) if is_other else []
     page.run("pageChecks.unfold()")
     found += _asked(page, "inert") + _asked(page, "joined") + _asked(page, "drawings")
     if AXE is not None and is_new:
         found += [f"axe: {said}" for said in page.axe()] + [f"axe, dark: {said}" for said in page.axe(dark=True)]
     page.resize(NARROW_PX)
     found += _asked(page, "wide")
-    page.run("pageChecks.fold()")
-    return found + _on_paper(page, as_file=is_new)
+    if is_other:
+        page.run("pageChecks.fold()")
+        found += _on_paper(page, as_file=is_new)
+        found += _without_scripts(page, file, words, n_drawn)
+    return found
 
 
 def _ask(page: Page, check: str) -> object:
@@ -54,16 +56,17 @@ def _opened(page: Page, file: Path, width: int) -> list[str]:
     return found + page.complaints
 
 
-def _without_scripts(page: Page, file: Path) -> tuple[list[str], object, object]:
+def _without_scripts(page: Page, file: Path, words: object, n_drawn: object) -> list[str]:
+    """`words`, `n_drawn`: what the page tells and draws with its scripts."""
     page.scripts(False)
     try:
         found = _opened(page, file, NARROW_PX)
         found += ["its own script ran"] if page.run("document.querySelectorAll('button').length") else []
-        words, n_drawn = _ask(page, "words"), _ask(page, "nDrawn")
+        found += ["it reads otherwise"] if (_ask(page, "words"), _ask(page, "nDrawn")) != (words, n_drawn) else []
         found += _asked(page, "wide")
     finally:
         page.scripts(True)
-    return [f"without scripts: {said}" for said in found], words, n_drawn
+    return [f"without scripts: {said}" for said in found]
 
 
 def _by_keyboard(page: Page, *, all_stops: bool) -> list[str]:

@@ -1,8 +1,9 @@
 """What the whole analysis says of jobs that really ran: an accepted root, never a rejected one, and none for a twin.
 
-Each page is opened as a reviewer does, where there is a browser: the analysis that this takes has just been made. It
-is asked in a wide and a narrow window, without scripts, by keyboard and on paper. What takes long (axe-core in light
-and dark, Tab through all of it, a PDF) is asked of those on which something stands that no page before had.
+Each page is opened as a reviewer does, where there is a browser: the analysis that this takes has just been made. What
+it asks for and complains of, and how words and drawings lie in a wide and a narrow window is looked at on each; without
+scripts, by keyboard and on paper on one of those with the same sections and drawings; with axe-core in light and dark,
+Tab through all of it and as a PDF where it has a section or drawing that no page before had.
 """
 
 from __future__ import annotations
