@@ -50,10 +50,14 @@ SELECT
     CASE
         WHEN e.signature = 'config-precision-both' THEN 'Two precisions are asked for at once'
         WHEN e.signature = 'compute-type-unsupported' THEN 'The device does not have the precision that is asked for'
+        WHEN e.signature = 'nondeterministic-op' THEN 'Determinism is demanded of an operator that does not give it as things are set'
         ELSE 'Settings of the batch contradict each other'
     END AS what,
     CASE
         WHEN e.signature = 'config-precision-both' THEN 'Keep one of fp16 and bf16, in the arguments and in the DeepSpeed or Accelerate file alike.'
+        WHEN e.signature = 'nondeterministic-op' AND contains(e.message, 'CUBLAS_WORKSPACE_CONFIG')
+            THEN 'Set CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment before the process starts.'
+        WHEN e.signature = 'nondeterministic-op' THEN 'Take another operator in its place, or torch.use_deterministic_algorithms(True, warn_only=True).'
         WHEN e.signature = 'compute-type-unsupported' THEN 'Use fp16 on devices before compute capability 8.0, or another device.'
         ELSE 'Let train_batch_size be micro batch × accumulation steps × world size, or set it to "auto".'
     END AS remedy,
@@ -64,6 +68,7 @@ FROM reported_failure AS e
 WHERE e.class = 'env.config'
   AND e.role = 'primary'
   AND NOT e.moved_on
+  AND NOT contains(e.message, 'UserWarning: ')
 QUALIFY row_number() OVER (PARTITION BY e.proc_id, e.attempt ORDER BY e.ts_ns NULLS LAST, e.artifact_id, e.row) = 1
 ORDER BY e.ts_ns, e.artifact_id, e.row;
 -- variant: no-device
