@@ -5,7 +5,9 @@
 A labelled case is a folder with artifacts/ and expected.toml (`accept`: rules that name the true cause; `healthy`).
 Each failing case is diagnosed twice: from all findings, and without those of the rules that name its true cause, as if
 no rule knew that fault yet. A cause that is named then is wrong, as is one of a healthy case; saying that nothing is
-established counts for nothing. `forensics.finding.GRADES` are the grades.
+established counts for nothing. `forensics.finding.GRADES` are the grades. Where a folder keeps what was named when a
+case was first run (`first_runs.json`: case → rule, grade), before any rule was written or mended for it, that is taken
+for the first of the two.
 
 The figure for a grade is (right + 1) / (all + 2), the rule of succession, so that few verdicts claim little. `--write`
 stores the figures as forensics/calibration.json, which every report cites. `--rows` keeps what was measured, one
@@ -44,6 +46,7 @@ class Row:
     rule: str | None
     grade: str | None
     right: bool
+    first_run: bool = False  # named before any rule was made for this case
 
 
 Rows = Sequence[Row]
@@ -72,6 +75,11 @@ def measure(label: Path) -> list[Row]:
             others = [replace(f, explained_by=None, explained_how="") for f in others]
             found.append(row(diagnose(others, outcome), withheld=True))
     return found
+
+
+def first_runs(folder: Path) -> dict[str, dict[str, str | None]]:
+    path = folder / "first_runs.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def succession(rows: Rows) -> float:
@@ -104,6 +112,11 @@ def measured(folders: Sequence[Path], kept: Path | None) -> list[Row]:
         if (label.parents[1].name, label.parent.name) in done:
             continue
         new = measure(label)
+        first = first_runs(label.parents[1]).get(label.parent.name)
+        if first is not None:
+            expected = tomllib.loads(label.read_text(encoding="utf-8"))
+            right = not expected.get("healthy") and first["rule"] in expected["accept"]
+            new[0] = replace(new[0], rule=first["rule"], grade=first["grade"], right=right, first_run=True)
         rows += new
         if kept:
             with kept.open("a", encoding="utf-8") as file:
@@ -130,9 +143,10 @@ def main() -> None:
     for apart, (score, base) in scores.items():
         print(f"Brier score without the {apart} in hand: {score}; of one figure for all: {base}")
     if "--write" in words:
+        n_first = sum(row.first_run for row in rows)
         note = (
-            f"on {n_cases} labelled cases, most known while the rules were written, "
-            "each failing one judged with all rules and without those that know its cause"
+            f"on {n_cases} labelled cases, {n_first} of them at their first run, the others known while the rules were "
+            "written, and each failing one once more without the rules that know its cause"
         )
         stored = {"root_cause_is_right": figures(named), "counts": counts, "brier": scores["case"], "note": note}
         STORED.write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")

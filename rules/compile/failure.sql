@@ -48,6 +48,10 @@ LEFT JOIN log AS i
 WHERE e.class IN ('compile.failure', 'compile.kernel-config', 'compile.dynamic-shape')
   AND e.role = 'primary'
   AND NOT e.moved_on
+  -- A limit that is an error where the whole function must be compiled: compile-limit-fallback.
+  AND NOT EXISTS (
+      SELECT 1 FROM log AS l WHERE l.artifact_id = e.artifact_id AND l.line = e.line AND l.signature = 'recompile-limit'
+  )
   -- Where errors of the compiler are suppressed it says first that it leaves the function alone, and why below that.
   AND NOT EXISTS (
       SELECT 1 FROM log AS k
