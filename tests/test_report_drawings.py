@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 import report_demo as demo
 
+from forensics.diagnosis import SAME_FAULT
 from forensics.report import sampling
 from forensics.report.chain_layout import MAX_IN_LAYER, MAX_LAYERS, PAGE, Layout, lay_out
 from forensics.report.chain_svg import chain, chain_sentences
@@ -129,6 +130,16 @@ def test_the_chain_in_words_is_bounded_and_leaves_out_unknown_ends() -> None:
     words = chain_sentences(nodes, edges, 10)
     assert words[0] == "Finding n0 → Finding n1 (because)"
     assert words[-1] == "… 49 more links"
+
+
+@pytest.mark.parametrize("how", [SAME_FAULT, f"{SAME_FAULT}; which of them came first, the clocks cannot tell"])
+def test_no_arrow_leads_from_a_fault_to_the_same_fault_elsewhere(how: str) -> None:
+    nodes = [finding("a"), finding("b"), finding("c")]
+    edges = [ChainEdge("a", "b", how.rsplit(";", maxsplit=1)[-1].strip()), ChainEdge("a", "c", "because")]
+    drawing = chain(nodes, edges)
+    assert drawing is not None
+    assert (drawing.svg.count('class="wire"'), drawing.svg.count('class="head"')) == (2, 1)
+    assert [" → " in sentence for sentence in chain_sentences(nodes, edges)] == [False, True]
 
 
 def test_wrapped_text_fits_its_width_and_ends_with_an_ellipsis_when_cut() -> None:

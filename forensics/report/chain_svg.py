@@ -9,7 +9,7 @@ from itertools import pairwise
 from forensics.report.chain_layout import LABEL_LINES, LABEL_PX, Box, Wire, lay_out
 from forensics.report.svg import coordinate, element, escaped, severity_mark, wrap
 from forensics.report.text import one_line, plural
-from forensics.report.view import ChainEdge, ChainNode
+from forensics.report.view import SIDE_BY_SIDE, ChainEdge, ChainNode
 
 _MARGIN = 3.0
 _LINE = 14.5  # px from line to line of a wire's label
@@ -56,7 +56,7 @@ def chain_sentences(nodes: Sequence[ChainNode], edges: Sequence[ChainEdge], limi
     rows = []
     for edge in known[:limit]:
         via = f" ({one_line(edge.label, 80)})" if edge.label else ""
-        rows.append(f"{labels[edge.start]} → {labels[edge.end]}{via}")
+        rows.append(f"{labels[edge.start]} {'→' if edge.is_directed else '—'} {labels[edge.end]}{via}")
     if len(known) > limit:
         rows.append(f"… {plural(len(known) - limit, 'more link')}")
     return rows
@@ -98,16 +98,21 @@ def _points(wire: Wire, downwards: bool) -> list[Point]:
 
 def _wire(wire: Wire, downwards: bool) -> str:
     points = _points(wire, downwards)
+    is_directed = not wire.label.startswith(SIDE_BY_SIDE)
     x, y = points[-1]
-    points[-1] = (x, y - 7) if downwards else (x - 7, y)
+    if is_directed:
+        points[-1] = (x, y - 7) if downwards else (x - 7, y)
     path = [f"M{coordinate(points[0][0])} {coordinate(points[0][1])}"]
     for (x1, y1), (x2, y2) in pairwise(points):
         middle = (y1 + y2) / 2 if downwards else (x1 + x2) / 2
         controls = (x1, middle, x2, middle) if downwards else (middle, y1, middle, y2)
         path.append("C" + " ".join(coordinate(value) for value in (*controls, x2, y2)))
+    drawn = element("path", d="".join(path), class_="wire")
+    if not is_directed:
+        return drawn
     head = [(x, y), (x - 4.5, y - 8), (x + 4.5, y - 8)] if downwards else [(x, y), (x - 8, y - 4.5), (x - 8, y + 4.5)]
     arrow = " ".join(f"{coordinate(a)},{coordinate(b)}" for a, b in head)
-    return element("path", d="".join(path), class_="wire") + element("polygon", points=arrow, class_="head")
+    return drawn + element("polygon", points=arrow, class_="head")
 
 
 def _labels(wires: Sequence[Wire], downwards: bool) -> tuple[str, float]:

@@ -90,11 +90,20 @@ class ChainNode:
     finding: int | None = None  # FindingView.id that the node leads to
 
 
+# How labels of edges begin whose ends have the same fault: in diagnosis.SAME_FAULT, and behind its semicolon.
+SIDE_BY_SIDE = ("the same fault", "which of them came first")
+
+
 @dataclass(frozen=True)
 class ChainEdge:
     start: str  # ChainNode.id of the cause
     end: str
     label: str = ""
+
+    @property
+    def is_directed(self) -> bool:
+        """Not where both ends have the same fault: neither led to the other."""
+        return not self.label.startswith(SIDE_BY_SIDE)
 
 
 @dataclass(frozen=True)
