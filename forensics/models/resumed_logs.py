@@ -45,6 +45,7 @@ WHERE p.attempt = 0 AND p.attempt_origin IS NULL
 ORDER BY x.artifact_id
 """
 _MAX_LOGS = 20_000
+_MOST_LIVES = 200  # logs of one rank, or of none: more are no lives of one job
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def _before(logs: list[_Log]) -> dict[_Log, _Log]:
         by_rank.setdefault(log.rank, []).append(log)
     found = {}
     for of_rank in by_rank.values():
+        if len(of_rank) > _MOST_LIVES:
+            continue
         ended = [log for log in of_rank if log.broke_off]
         for log in of_rank:
             if log.resumes:
