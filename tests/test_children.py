@@ -181,7 +181,7 @@ def test_no_child_outlives_an_analysis_that_is_killed(number: signal.Signals, tm
         _until(lambda: len(list((tmp_path / "out" / "cache").glob("loading-*/*/log_event-00000.parquet"))) == 2)
         assert len(_alive(site)) >= 4  # parent, server and two workers
         os.kill(parent.pid, number)
-        parent.wait(timeout=10)
+        parent.wait(timeout=30)
         _until(lambda: not _alive(site))
     finally:
         parent.kill()
